@@ -1,0 +1,56 @@
+"""Losses and per-sample quantities that several methods share. Logits are [batch, classes]."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+def entropy(logits: Tensor) -> Tensor:
+    """Entropy H of the softmax of each row, in nats [batch].
+
+    >>> entropy(torch.zeros(1, 4)).item() == torch.tensor(4.0).log().item()
+    True
+    """
+    return -(logits.softmax(1) * logits.log_softmax(1)).sum(1)
+
+
+def concentration(logits: Tensor) -> Tensor:
+    """C_t (eq. 1 of the ASR paper): negative entropy of the softmax of the mean logits, a scalar.
+
+    >>> concentration(torch.zeros(8, 1000)).item() < concentration(torch.eye(4) * 100).item()
+    True
+    """
+    return -entropy(logits.mean(0, keepdim=True))[0]
+
+
+def soft_likelihood_ratio(logits: Tensor, clip: float = 0.99, eps: float = 1e-5) -> Tensor:
+    """Soft likelihood ratio of each row [batch]: negative expected log odds; certain entries pass no gradient."""
+    probabilities = logits.softmax(1).clamp(max=clip)
+    return -(probabilities * torch.log(probabilities / (1.0 - probabilities) + eps)).sum(1)
+
+
+def cross_entropy(target: Tensor, logits: Tensor) -> Tensor:
+    """Cross-entropy of each row of `logits` under the softmax of `target`, both logits [batch]."""
+    return -(target.softmax(1) * logits.log_softmax(1)).sum(1)
+
+
+def symmetric_cross_entropy(logits: Tensor, other: Tensor) -> Tensor:
+    """Mean of the cross-entropies in both directions [batch]."""
+    return 0.5 * (cross_entropy(logits, other) + cross_entropy(other, logits))
+
+
+def cosine_to(reference: Tensor, probabilities: Tensor) -> Tensor:
+    """Cosine similarity of each row to one reference vector [batch]."""
+    return functional.cosine_similarity(reference[None], probabilities, dim=1)
+
+
+def rescale(values: Tensor) -> Tensor:
+    """Shift and scale to [0, 1]; all ones where all values are equal, so that nothing is divided by zero.
+
+    >>> rescale(torch.tensor([1.0, 3.0, 2.0])).tolist(), rescale(torch.tensor([4.0])).tolist()
+    ([0.0, 1.0, 0.5], [1.0])
+    """
+    low, high = values.min(), values.max()
+    return torch.where(high > low, (values - low) / torch.where(high > low, high - low, 1.0), 1.0)

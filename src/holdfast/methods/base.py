@@ -1,0 +1,79 @@
+"""What a method is: hyperparameters, a loss, and a few hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.network import Network
+from holdfast.normalization import Statistics, require_affine_names
+from holdfast.registry import Registry
+from holdfast.resets.base import Reset
+from holdfast.state import Field, State
+from holdfast.step import Objective, Step
+
+OptimizerFactory = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+
+registry: Registry[Method] = Registry("method")
+
+
+@dataclass(frozen=True)
+class Method:
+    """Base of all methods. A subclass is a frozen dataclass whose fields are the hyperparameters.
+
+    A method object holds no state, so that one object can serve many adapters: what survives a step is
+    declared in `fields` and handed to the hooks as `state`.
+    """
+
+    name: ClassVar[str] = ""
+
+    @property
+    def needs_source(self) -> str | None:
+        """What the method must be given beyond the model, in words; None when nothing."""
+        return None
+
+    def configure(self, model: nn.Module, statistics: Statistics) -> Sequence[str]:
+        """Prepare the private network and name the parameters to adapt, from input to output.
+
+        Default: batch statistics, and the scale and shift of every normalisation layer.
+        """
+        statistics.use_batch()
+        return require_affine_names(model, type(self).__name__)
+
+    def optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        """The optimiser when the caller names none."""
+        return torch.optim.SGD(parameters, lr=2.5e-4, momentum=0.9, nesterov=True)
+
+    def fields(self, network: Network, num_classes: int) -> list[Field]:
+        """The state that survives a step."""
+        return []
+
+    def prepare(self, network: Network, batches: Iterable[Tensor]) -> dict[str, Tensor]:
+        """Compute the method's constants from batches of source images, once, before the stream."""
+        return {}
+
+    def loss(self, step: Step, state: State) -> Objective:
+        """The objective on a batch whose logits are known."""
+        raise NotImplementedError(f"{type(self).__name__} must define loss() or gradient()")
+
+    def gradient(self, step: Step, state: State) -> Objective:
+        """Fill the arena's gradient (zero on entry) for this batch. Default: one backward of `loss`."""
+        objective = self.loss(step, state)
+        if objective.loss is not None:
+            step.backward(objective.loss)
+        return objective
+
+    def after_step(self, step: Step, state: State) -> None:
+        """Called after the optimiser stepped."""
+
+    def output(self, logits: Tensor) -> Tensor:
+        """What the caller gets for logits [batch, classes]."""
+        return logits
+
+    def own_reset(self) -> Reset | None:
+        """A reset rule that is part of the method itself, beside any the caller adds."""
+        return None

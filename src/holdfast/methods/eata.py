@@ -1,0 +1,63 @@
+"""EATA: ETA with a Fisher-weighted pull to the source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from holdfast.methods.base import registry
+from holdfast.methods.eta import ETA
+from holdfast.network import Network
+from holdfast.state import State
+from holdfast.step import Objective, Step
+from holdfast.validation import require_count, require_number
+
+
+@registry.register("eata")
+@dataclass(frozen=True)
+class EATA(ETA):
+    """L = L_ETA + fisher_weight x sum_k F_k (theta_k - theta0_k)^2.
+
+    F is the mean over source batches of the squared gradient of the cross-entropy to the model's own labels.
+    """
+
+    fisher_weight: float = 2000.0
+    """2000 on ImageNet, 1 on CIFAR. At 0 no source images are needed, and EATA is ETA."""
+    source_samples: int = 2000
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_number("fisher_weight", self.fisher_weight, 0.0)
+        require_count("source_samples", self.source_samples)
+
+    @property
+    def needs_source(self) -> str | None:
+        return "source images, unlabelled, in batches of the size of the stream's" if self.fisher_weight > 0 else None
+
+    def prepare(self, network: Network, batches: Iterable[Tensor]) -> dict[str, Tensor]:
+        arena = network.arena
+        fisher, seen, count = torch.zeros_like(arena.values), 0, 0
+        for images in batches:
+            images = images[: self.source_samples - seen]
+            logits = network(images)
+            arena.zero_gradients()
+            functional.cross_entropy(logits, logits.detach().argmax(1)).backward()
+            fisher.addcmul_(arena.gradients, arena.gradients)
+            seen, count = seen + len(images), count + 1
+            if seen >= self.source_samples:
+                break
+        arena.zero_gradients()
+        return {"fisher": fisher / count}
+
+    def gradient(self, step: Step, state: State) -> Objective:
+        objective = super().gradient(step, state)
+        if objective.loss is not None and self.fisher_weight > 0:
+            arena = step.network.arena
+            arena.gradients.addcmul_(
+                step.constants["fisher"], arena.values - arena.source, value=2 * self.fisher_weight
+            )
+        return objective

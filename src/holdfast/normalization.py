@@ -1,0 +1,148 @@
+"""Which layers normalise, which of their parameters adapt, and whose statistics they use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+
+_KNOWN = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+
+
+def is_normalization(module: nn.Module) -> bool:
+    """Whether a module normalises: PyTorch's own classes, and hand-written ones called `...Norm...`.
+
+    >>> is_normalization(nn.GroupNorm(2, 4)), is_normalization(nn.Linear(2, 2))
+    (True, False)
+    """
+    if isinstance(module, _KNOWN):
+        return True
+    own = [parameter for parameter in module._parameters.values() if parameter is not None]
+    return "norm" in type(module).__name__.lower() and bool(own) and all(parameter.dim() == 1 for parameter in own)
+
+
+def affine_names(model: nn.Module, keep: Callable[[str], bool] = lambda name: True) -> list[str]:
+    """Names of the scale and shift parameters of the normalisation layers, in registration order.
+
+    `keep` is asked with the name of each normalisation module.
+
+    >>> affine_names(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()))
+    ['1.weight', '1.bias']
+    """
+    return [
+        f"{path}.{leaf}" if path else leaf
+        for path, module in model.named_modules()
+        if is_normalization(module) and keep(path)
+        for leaf, parameter in module._parameters.items()
+        if parameter is not None
+    ]
+
+
+def require_affine_names(model: nn.Module, method: str, keep: Callable[[str], bool] = lambda name: True) -> list[str]:
+    """Like `affine_names`, with a clear error when the network has none."""
+    names = affine_names(model, keep)
+    if not names:
+        kinds = sorted({type(module).__name__ for module in model.modules() if not list(module.children())})
+        raise ValueError(
+            f"{method} adapts the scale and shift of normalisation layers, and this network has none that it may "
+            f"adapt (its layers: {', '.join(kinds)}); use a network with BatchNorm, LayerNorm, GroupNorm or affine "
+            "InstanceNorm layers, or the method 'source'"
+        )
+    return names
+
+
+@dataclass(frozen=True)
+class _Layer:
+    module: _NormBase
+    mean: Tensor | None
+    variance: Tensor | None
+    tracks: bool
+
+
+class Statistics:
+    """The batch and instance normalisation layers of a private network, and whose statistics they use.
+
+    Batch statistics come from removing the running ones, which every PyTorch-style layer understands and
+    which leaves nothing that a forward pass could change. The source's own are kept aside, never written.
+
+    >>> net = nn.Sequential(nn.BatchNorm1d(1)).eval()
+    >>> statistics = Statistics(net)
+    >>> statistics.use_batch()
+    >>> net(torch.tensor([[1.0], [3.0]])).flatten().round(decimals=3).tolist()
+    [-1.0, 1.0]
+    >>> with statistics.of_source():
+    ...     net(torch.tensor([[1.0], [3.0]])).flatten().round(decimals=3).tolist()
+    [1.0, 3.0]
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._layers = [
+            _Layer(module, module.running_mean, module.running_var, module.track_running_stats)
+            for module in model.modules()
+            if isinstance(module, _NormBase)
+        ]
+        self._couples = any(isinstance(layer.module, _BatchNorm) for layer in self._layers)
+        self._use: Callable[[], None] = self.use_source
+
+    @property
+    def needs_batch(self) -> bool:
+        """Whether a lone sample cannot be normalised as configured."""
+        return self._couples and self._use == self.use_batch
+
+    def source_buffers(self) -> list[Tensor]:
+        """The source's running statistics."""
+        return [t for layer in self._layers for t in (layer.mean, layer.variance) if t is not None]
+
+    def use_source(self) -> None:
+        """Normalise with the source's running statistics, where it has any."""
+        self._use = self.use_source
+        for layer in self._layers:
+            layer.module.running_mean, layer.module.running_var = layer.mean, layer.variance
+            layer.module.track_running_stats = layer.tracks
+
+    def use_batch(self) -> None:
+        """Normalise with the statistics of the batch at hand (biased variance)."""
+        self._use = self.use_batch
+        for layer in self._layers:
+            layer.module.running_mean = layer.module.running_var = None
+            layer.module.track_running_stats = False
+
+    def use_mixture(self, alpha: float) -> None:
+        """Normalise with (1 - alpha) x source + alpha x batch statistics (unbiased batch variance)."""
+
+        def mix() -> None:
+            self.use_source()
+            self._use = mix
+
+        mix()
+        for layer in self._layers:
+            if isinstance(layer.module, _BatchNorm) and layer.mean is not None:
+                layer.module.register_forward_pre_hook(
+                    lambda module, inputs, layer=layer: _mix(layer, inputs[0], alpha) if self._use is mix else None
+                )
+
+    @contextmanager
+    def of_source(self) -> Iterator[None]:
+        """Within the block, the source's statistics; afterwards whatever was in use."""
+        use = self._use
+        self.use_source()
+        try:
+            yield
+        finally:
+            use()
+
+
+@torch.no_grad()
+def _mix(layer: _Layer, inputs: Tensor, alpha: float) -> None:
+    """Give a BatchNorm layer, before it runs, statistics between the source's and the batch's."""
+    assert layer.mean is not None and layer.variance is not None
+    mean, variance = layer.mean, layer.variance
+    if inputs.numel() > inputs.shape[1]:  # a single value per channel has no variance: the source's stands
+        axes = [axis for axis in range(inputs.dim()) if axis != 1]
+        batch_variance, batch_mean = torch.var_mean(inputs.to(mean.dtype), axes)
+        mean, variance = torch.lerp(mean, batch_mean, alpha), torch.lerp(variance, batch_variance, alpha)
+    layer.module.running_mean, layer.module.running_var = mean, variance

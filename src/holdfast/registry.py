@@ -1,0 +1,79 @@
+"""Names for methods and reset policies, ours and those of other packages."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import warnings
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from typing import Generic, TypeVar
+
+from holdfast.errors import UnknownNameError
+
+T = TypeVar("T")
+C = TypeVar("C", bound=type)
+
+
+class Registry(Generic[T]):
+    """Maps names to the classes of one kind; other packages join by decorator or by entry point.
+
+    An installed package adds a name with an entry point in the group `holdfast.<kind>s`; it is
+    imported when a name is first looked up that is not registered already, or when names are listed.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self._classes: dict[str, type[T]] = {}
+        self._aliases: dict[str, str] = {}
+        self._plugins_loaded = False
+
+    def register(self, name: str, *aliases: str) -> Callable[[C], C]:
+        """Class decorator: make the class available under `name` (and `aliases`, which are not listed)."""
+
+        def decorate(cls: C) -> C:
+            for key in (name, *aliases):
+                taken = self._classes.get(self._aliases.get(key, key))
+                if taken is not None and (taken.__module__, taken.__qualname__) != (cls.__module__, cls.__qualname__):
+                    raise ValueError(
+                        f"the {self.kind} name {key!r} is taken by {taken.__module__}.{taken.__qualname__}"
+                    )
+            self._classes[name] = cls
+            self._aliases.update(dict.fromkeys(aliases, name))
+            cls.name = name
+            return cls
+
+        return decorate
+
+    def names(self, pattern: str = "*") -> list[str]:
+        """Registered names that match a shell pattern, sorted."""
+        self._load_plugins()
+        return sorted(fnmatch.filter(self._classes, pattern.lower()))
+
+    def get(self, name: str) -> type[T]:
+        """The class registered under `name`; an unknown name suggests the nearest."""
+        key = name.lower()
+        key = self._aliases.get(key, key)
+        if key not in self._classes:
+            self._load_plugins()
+            key = self._aliases.get(key, key)
+        if key not in self._classes:
+            near = difflib.get_close_matches(key, [*self._classes, *self._aliases], n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise UnknownNameError(f"unknown {self.kind} {name!r}; {hint}known: {', '.join(self.names())}")
+        return self._classes[key]
+
+    def _load_plugins(self) -> None:
+        if self._plugins_loaded:
+            return
+        self._plugins_loaded = True
+        for entry in entry_points(group=f"holdfast.{self.kind}s"):
+            try:
+                loaded = entry.load()
+            except Exception as error:  # one broken plug-in must not take the others down
+                warnings.warn(
+                    f"the {self.kind} plug-in {entry.name!r} ({entry.value}) failed to import: {error!r}", stacklevel=2
+                )
+                continue
+            if entry.name not in self._classes:
+                self.register(entry.name)(loaded)

@@ -1,0 +1,52 @@
+"""What a reset policy is: it observes, and answers how much to reset."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from holdfast.network import Network
+from holdfast.registry import Registry
+from holdfast.state import Field, State
+from holdfast.step import Step
+
+Target = Literal["live", "anchor"]
+
+registry: Registry[Reset] = Registry("reset")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A policy's answer after a step: what it measured, and what to reset."""
+
+    fraction: float = 0.0
+    """Share of the layers that is reset."""
+    cut: int | None = None
+    """Position in the arena from which on to reset; None: no reset."""
+    target: Target = "live"
+    """"live": the adapted parameters return to the source from `cut` on. "anchor": the method's anchor, where it
+    has one, becomes the adapted parameters up to `cut` and the source from there; the adapted parameters stay."""
+    keep_optimizer: bool = False
+    concentration: float | None = None
+    threshold: float | None = None
+    inconsistency: float | None = None
+    momentum: float | None = None
+    penalty: float | None = None
+
+
+@dataclass(frozen=True)
+class Reset:
+    """Base of all policies. Like a method, a frozen dataclass of hyperparameters that holds no state."""
+
+    name: ClassVar[str] = ""
+
+    def fields(self, network: Network, num_classes: int) -> list[Field]:
+        """The state that survives a step."""
+        return []
+
+    def adjust_gradient(self, step: Step, state: State) -> None:
+        """Called with the method's gradient in the arena, before the optimiser steps; may add to it."""
+
+    def observe(self, step: Step, state: State) -> Verdict:
+        """Called after the update; `step.logits` are those of before it."""
+        raise NotImplementedError(f"{type(self).__name__} must define observe()")

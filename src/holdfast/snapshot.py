@@ -1,0 +1,90 @@
+"""Files that hold tensors and JSON values, are written whole or not at all, and notice damage."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from holdfast.errors import SnapshotError
+
+VERSION = 1
+_KEY = "holdfast"
+
+
+def write(path: str | os.PathLike[str], kind: str, tensors: Mapping[str, Tensor], content: Mapping[str, Any]) -> None:
+    """Write a snapshot atomically: after a crash at any moment the old file or the new one is there, whole."""
+    stored = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    text = json.dumps(dict(content), sort_keys=True, allow_nan=False)
+    header = {"kind": kind, "version": VERSION, "content": text, "digest": _digest(kind, stored, text)}
+    _write_atomically(Path(path), safetensors.torch.save(stored, metadata={_KEY: json.dumps(header)}))
+
+
+def read(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read a snapshot back, checked against its digest; anything wrong with it is a SnapshotError."""
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"no snapshot at {path}")
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (safe_open is no mapping)
+    except (safetensors.SafetensorError, OSError, ValueError, RuntimeError, MemoryError, OverflowError) as error:
+        raise SnapshotError(f"{path} is not a whole snapshot (truncated or damaged): {error}") from error
+    try:
+        header = json.loads(metadata[_KEY])
+        version, found, text, digest = (header[key] for key in ("version", "kind", "content", "digest"))
+    except (KeyError, TypeError, ValueError) as error:
+        raise SnapshotError(f"{path} is not a holdfast snapshot") from error
+    if not isinstance(version, int) or version > VERSION:
+        raise SnapshotError(
+            f"{path} has format version {version}, this holdfast reads up to {VERSION}: upgrade holdfast"
+        )
+    if digest != _digest(str(found), tensors, str(text)):
+        raise SnapshotError(f"{path} is damaged: its content does not match its digest")
+    if found != kind:
+        raise SnapshotError(f"{path} holds a {found}, expected a {kind}")
+    return tensors, json.loads(text)
+
+
+def digest_of(tensors: Mapping[str, Tensor]) -> str:
+    """Digest of names, shapes, types and values."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name}\0{tuple(tensor.shape)}{tensor.dtype}\0".encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def _digest(kind: str, tensors: Mapping[str, Tensor], text: str) -> str:
+    return hashlib.blake2b(f"{kind}\0{VERSION}\0{digest_of(tensors)}\0{text}".encode(), digest_size=16).hexdigest()
+
+
+def _write_atomically(path: Path, data: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with open(temporary, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+    if os.name == "posix":
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)

@@ -1,0 +1,116 @@
+"""Declared state: whatever survives a step is declared once, and reset, save and load follow from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+Value: TypeAlias = Tensor | float | int | bool | str | None
+Lifetime: TypeAlias = Literal["episode", "stream"]
+
+
+@dataclass(frozen=True)
+class Field:
+    """One value that a method or a reset policy carries from step to step.
+
+    `initial` makes the starting value. A reset that a policy decides on restores the fields of lifetime
+    "episode"; fields of lifetime "stream" last until `Adapter.reset`. A `layered` field is laid out like
+    the arena, so a selective reset restores only its deepest part. `shape` is what a field may hold that
+    starts as None (an empty tuple admits any shape).
+
+    >>> state = State([Field("count", lambda: 0), Field("mean", lambda: None, shape=(10,))])
+    >>> state["count"] += 1
+    >>> state.restart()
+    >>> state["count"], state["mean"]
+    (0, None)
+    """
+
+    name: str
+    initial: Callable[[], Value]
+    lifetime: Lifetime = "episode"
+    layered: bool = False
+    shape: tuple[int, ...] | None = None
+
+
+class State(Mapping[str, Value]):
+    """The current values of a set of fields. Assigning to an undeclared name is an error."""
+
+    def __init__(self, fields: Iterable[Field] = ()) -> None:
+        self.fields = {field.name: field for field in fields}
+        self._values: dict[str, Value] = {name: field.initial() for name, field in self.fields.items()}
+
+    def __getitem__(self, name: str) -> Value:
+        return self._values[name]
+
+    def __setitem__(self, name: str, value: Value) -> None:
+        if name not in self._values:
+            raise KeyError(f"{name!r} was not declared; declared: {', '.join(self._values) or 'nothing'}")
+        self._values[name] = value.detach() if isinstance(value, Tensor) else value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def tensor(self, name: str) -> Tensor:
+        """The value of a field that holds a tensor now."""
+        value = self._values[name]
+        assert isinstance(value, Tensor), f"state {name!r} holds {type(value).__name__}, not a tensor"
+        return value
+
+    def optional_tensor(self, name: str) -> Tensor | None:
+        """The value of a field that holds a tensor or nothing yet."""
+        return None if self._values[name] is None else self.tensor(name)
+
+    def number(self, name: str) -> float:
+        """The value of a field that holds a number now."""
+        value = self._values[name]
+        assert isinstance(value, (int, float)), f"state {name!r} holds {type(value).__name__}, not a number"
+        return value
+
+    def update(self, values: Mapping[str, Value]) -> None:
+        """Assign several fields."""
+        for name, value in values.items():
+            self[name] = value
+
+    def restart(self, cut: int = 0, *, whole_stream: bool = False) -> None:
+        """Restore initial values: of episode fields, or of all of them with `whole_stream`.
+
+        A layered field keeps its first `cut` entries.
+        """
+        for name, field in self.fields.items():
+            if field.lifetime == "stream" and not whole_stream:
+                continue
+            fresh, old = field.initial(), self._values[name]
+            if field.layered and cut > 0 and isinstance(old, Tensor) and isinstance(fresh, Tensor):
+                fresh[:cut] = old[:cut]
+            self._values[name] = fresh
+
+    def misfit(self, name: str, value: Value) -> str | None:
+        """Why `value` cannot be the value of field `name`; None when it can."""
+        if name not in self.fields:
+            return "is not part of this state"
+        field, example = self.fields[name], self.fields[name].initial()
+        if isinstance(value, Tensor):
+            shape = tuple(example.shape) if isinstance(example, Tensor) else field.shape
+            if shape is None:
+                return "is a tensor where a number is expected"
+            if shape != () and tuple(value.shape) != shape:
+                return f"has shape {tuple(value.shape)}, expected {shape}"
+            if isinstance(example, Tensor) and value.dtype != example.dtype:
+                return f"has type {value.dtype}, expected {example.dtype}"
+            if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+                return "is not finite"
+            return None
+        if isinstance(example, Tensor):
+            return "is missing"
+        if value is None:
+            return None if example is None else "is missing"
+        if example is not None and type(value) is not type(example):
+            return f"is {value!r}, expected a {type(example).__name__}"
+        return None
