@@ -238,8 +238,8 @@ class Adapter:
             if self.on_nonfinite == "raise":
                 self.last = record
                 raise NonFiniteError(
-                    f"{count} batches in a row were unusable (the last: {reason}); check the input pipeline. The adapter "
-                    "is intact and may be used on; on_nonfinite='reset' returns to the source model instead"
+                    f"{count} batches in a row were unusable (the last: {reason}): check what feeds the adapter. It is "
+                    "intact and may be used on; on_nonfinite='reset' returns to the source model instead"
                 )
             _log.warning("%d batches in a row were unusable (the last: %s): back to the source model", count, reason)
             if self._states:
@@ -288,8 +288,8 @@ class Adapter:
         rank = self.network.image_rank
         if images.dim() < 2 or (rank is not None and images.dim() != rank):
             raise ValueError(
-                f"images must be a batch with {rank or 'at least 2'} dimensions, got shape {tuple(images.shape)}: add a "
-                "batch dimension to a single image with images[None]"
+                f"images must be a batch with {rank or 'at least 2'} dimensions, got shape {tuple(images.shape)}; "
+                "a single image becomes a batch with images[None]"
             )
         if len(images) == 0:
             raise ValueError(f"the batch is empty: shape {tuple(images.shape)}")

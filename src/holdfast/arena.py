@@ -69,11 +69,11 @@ class Arena:
         self.parameter.grad = self.gradients
         views: dict[int, nn.Parameter] = {}
         for module in model.modules():
-            for leaf, parameter in module._parameters.items():
-                if parameter is not None and id(parameter) in places:
-                    if id(parameter) not in views:
-                        views[id(parameter)] = self._view(parameter, places[id(parameter)])
-                    module._parameters[leaf] = views[id(parameter)]
+            for leaf, old in module._parameters.items():
+                if old is not None and id(old) in places:
+                    if id(old) not in views:
+                        views[id(old)] = self._view(old, places[id(old)])
+                    module._parameters[leaf] = views[id(old)]
         self.source = self.values.clone()
 
     def _view(self, parameter: Tensor, offset: int) -> nn.Parameter:

@@ -122,9 +122,8 @@ def _affine(
 ) -> Tensor:
     """Rotate about the centre, zoom, shift by pixels, then flip; one bilinear sampling."""
     height, width = images.shape[-2:]
-    options = {"device": images.device, "dtype": images.dtype}
-    x = torch.arange(width, **options) - (width - 1) / 2
-    y = torch.arange(height, **options) - (height - 1) / 2
+    x = torch.arange(width, device=images.device, dtype=images.dtype) - (width - 1) / 2
+    y = torch.arange(height, device=images.device, dtype=images.dtype) - (height - 1) / 2
     x, y = (-x if flip else x) - shift[0], y - shift[1]
     cosine, sine = math.cos(angle) / zoom, math.sin(angle) / zoom
     columns = cosine * x[None, :] + sine * y[:, None]

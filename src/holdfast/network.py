@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from holdfast.arena import Arena
 from holdfast.normalization import Statistics
@@ -96,18 +97,15 @@ def _private_copy(model: nn.Module) -> tuple[nn.Module, Callable[[nn.Module], nn
     if isinstance(model, torch.jit.ScriptModule):
         raise TypeError("a TorchScript model cannot be adapted: pass the eager model it was made from")
 
-    def unchanged(module: nn.Module) -> nn.Module:
-        return module
-
-    rewrap: Callable[[nn.Module], nn.Module] = unchanged
+    rewrap: Callable[[nn.Module], nn.Module] = nn.Module.eval
     if hasattr(model, "_orig_mod") and hasattr(model, "dynamo_ctx"):  # what torch.compile returns
-        rewrap, model = model.dynamo_ctx, model._orig_mod
+        rewrap, model = cast(Any, model).dynamo_ctx, cast(nn.Module, model._orig_mod)
     if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
         model = model.module
     memo: dict[int, Any] = {}
     for module in model.modules():
         for value in [*module._parameters.values(), *module._buffers.values(), *vars(module).values()]:
-            if isinstance(value, nn.parameter.UninitializedTensorMixin):
+            if is_lazy(value):
                 raise ValueError("the model has lazy layers that were never run: call it once on a batch first")
             if isinstance(value, nn.Parameter):
                 memo[id(value)] = nn.Parameter(value.detach(), requires_grad=False)

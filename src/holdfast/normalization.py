@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -120,9 +121,10 @@ class Statistics:
 
         mix()
         for layer in self._layers:
-            if isinstance(layer.module, _BatchNorm) and layer.mean is not None:
+            if isinstance(layer.module, _BatchNorm) and layer.mean is not None and layer.variance is not None:
+                blend = functools.partial(_mix, layer.mean, layer.variance, alpha)
                 layer.module.register_forward_pre_hook(
-                    lambda module, inputs, layer=layer: _mix(layer, inputs[0], alpha) if self._use is mix else None
+                    lambda module, inputs, blend=blend: blend(module, inputs[0]) if self._use is mix else None
                 )
 
     @contextmanager
@@ -137,12 +139,10 @@ class Statistics:
 
 
 @torch.no_grad()
-def _mix(layer: _Layer, inputs: Tensor, alpha: float) -> None:
+def _mix(mean: Tensor, variance: Tensor, alpha: float, module: _NormBase, inputs: Tensor) -> None:
     """Give a BatchNorm layer, before it runs, statistics between the source's and the batch's."""
-    assert layer.mean is not None and layer.variance is not None
-    mean, variance = layer.mean, layer.variance
     if inputs.numel() > inputs.shape[1]:  # a single value per channel has no variance: the source's stands
         axes = [axis for axis in range(inputs.dim()) if axis != 1]
         batch_variance, batch_mean = torch.var_mean(inputs.to(mean.dtype), axes)
         mean, variance = torch.lerp(mean, batch_mean, alpha), torch.lerp(variance, batch_variance, alpha)
-    layer.module.running_mean, layer.module.running_var = mean, variance
+    module.running_mean, module.running_var = mean, variance

@@ -95,7 +95,7 @@ def _compute(network: Network, method: Method, source: Iterable[Any] | Tensor) -
 def _batches(network: Network, source: Iterable[Any] | Tensor) -> Iterator[Tensor]:
     """Image batches of a loader that yields images, or tuples that start with them."""
     empty = True
-    for item in source.split(64) if isinstance(source, Tensor) else source:
+    for item in torch.split(source, 64) if isinstance(source, Tensor) else source:
         images = item[0] if isinstance(item, (tuple, list)) else item
         if not isinstance(images, Tensor) or not images.is_floating_point():
             got = images.dtype if isinstance(images, Tensor) else type(images).__name__

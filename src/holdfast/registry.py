@@ -40,7 +40,7 @@ class Registry(Generic[T]):
                     )
             self._classes[name] = cls
             self._aliases.update(dict.fromkeys(aliases, name))
-            cls.name = name
+            cls.name = name  # type: ignore[attr-defined]  # every registered base class declares `name`
             return cls
 
         return decorate

@@ -48,10 +48,10 @@ class Step:
             torch.get_autocast_dtype(arena.gradients.device.type) == torch.float16
         ):
             arena.gradients.mul_(_HALF_PRECISION_LOSS_SCALE)
-            (loss * _HALF_PRECISION_LOSS_SCALE).backward()
+            torch.autograd.backward(loss * _HALF_PRECISION_LOSS_SCALE)
             arena.gradients.div_(_HALF_PRECISION_LOSS_SCALE)
         else:
-            loss.backward()
+            torch.autograd.backward(loss)
 
     def source_logits(self, *, running_statistics: bool = False) -> Tensor:
         """The source model's logits for these images, computed once however many ask."""

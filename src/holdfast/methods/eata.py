@@ -45,7 +45,7 @@ class EATA(ETA):
             images = images[: self.source_samples - seen]
             logits = network(images)
             arena.zero_gradients()
-            functional.cross_entropy(logits, logits.detach().argmax(1)).backward()
+            torch.autograd.backward(functional.cross_entropy(logits, logits.detach().argmax(1)))
             fisher.addcmul_(arena.gradients, arena.gradients)
             seen, count = seen + len(images), count + 1
             if seen >= self.source_samples:
@@ -57,7 +57,6 @@ class EATA(ETA):
         objective = super().gradient(step, state)
         if objective.loss is not None and self.fisher_weight > 0:
             arena = step.network.arena
-            arena.gradients.addcmul_(
-                step.constants["fisher"], arena.values - arena.source, value=2 * self.fisher_weight
-            )
+            drift = arena.values - arena.source
+            arena.gradients.addcmul_(step.constants["fisher"], drift, value=2.0 * self.fisher_weight)
         return objective

@@ -1,0 +1,51 @@
+"""Every method x every reset policy x every family of normalisation keeps every promise."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+
+import holdfast
+from holdfast import methods, resets
+from holdfast.testing import CHECKS, check_adapter, small_network
+
+POLICIES = {
+    "never": resets.Never(),
+    "periodic": resets.Periodic(every=2),
+    "confidence": resets.Confidence(threshold=2.2, margin=1.0),  # fires often on ten classes
+    "asr": resets.ASR(alpha0=0.97, lambda_r=1.0),
+}
+OPTIMIZER = functools.partial(torch.optim.SGD, lr=0.05, momentum=0.9)
+
+
+def make(method: str, policy: str, norm: str) -> holdfast.Adapter:
+    torch.manual_seed(0)
+    chosen = methods.base.registry.get(method)()
+    source = torch.rand(32, 3, 32, 32) if chosen.needs_source else None
+    return holdfast.adapt(
+        small_network(norm), chosen, reset=POLICIES[policy], optimizer=OPTIMIZER, source=source, window=8
+    )
+
+
+def test_every_policy_is_in_the_matrix():
+    assert sorted(POLICIES) == holdfast.list_resets()
+
+
+@pytest.mark.parametrize("norm", ["batch", "layer", "group"])
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+@pytest.mark.parametrize("method", holdfast.list_methods())
+def test_adapter_keeps_its_promises(method: str, policy: str, norm: str):
+    torch.set_num_threads(1)
+    assert check_adapter(lambda: make(method, policy, norm)) == list(CHECKS)
+
+
+@pytest.mark.parametrize("method", holdfast.list_methods())
+def test_the_callers_model_is_untouched(method: str):
+    def factory(model: torch.nn.Module) -> holdfast.Adapter:
+        chosen = methods.base.registry.get(method)()
+        source = torch.rand(32, 3, 32, 32) if chosen.needs_source else None
+        return holdfast.adapt(model, chosen, reset="asr", source=source)
+
+    check_adapter(factory, checks=["leaves the caller's model alone"])
