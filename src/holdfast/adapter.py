@@ -271,9 +271,7 @@ class Adapter:
             raise ValueError(f"the model returned {len(logits)} rows of logits for {len(images)} images")
         expected = self._num_classes
         if expected is not None and logits.shape[1] != expected:
-            raise ValueError(
-                f"the model returned {logits.shape[1]} classes, num_classes is {expected}: make them agree"
-            )
+            raise ValueError(f"the model returned {logits.shape[1]} classes, but num_classes is {expected}")
         return logits
 
     def _admit(self, images: Tensor) -> Tensor:

@@ -40,7 +40,17 @@ class Network:
         self.dtype, self.device = reference.dtype, reference.device
 
     def __call__(self, images: Tensor) -> Tensor:
+        if self.channels_last and images.dim() == 4:
+            images = images.contiguous(memory_format=torch.channels_last)
         return logits_of(self.model(images))
+
+    @cached_property
+    def channels_last(self) -> bool:
+        """Whether the caller laid the weights out in channels_last; images then follow."""
+        return any(
+            tensor.dim() == 4 and not tensor.is_contiguous() and tensor.is_contiguous(memory_format=torch.channels_last)
+            for tensor in self._all_tensors.values()
+        )
 
     @torch.no_grad()
     def source_logits(self, images: Tensor, *, running_statistics: bool = False) -> Tensor:

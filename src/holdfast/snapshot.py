@@ -47,13 +47,11 @@ def read(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tensor], di
     except (KeyError, TypeError, ValueError) as error:
         raise SnapshotError(f"{path} is not a holdfast snapshot") from error
     if not isinstance(version, int) or version > VERSION:
-        raise SnapshotError(
-            f"{path} has format version {version}, this holdfast reads up to {VERSION}: upgrade holdfast"
-        )
+        raise SnapshotError(f"{path} has format version {version}; this holdfast reads up to {VERSION}: upgrade it")
     if digest != _digest(str(found), tensors, str(text)):
         raise SnapshotError(f"{path} is damaged: its content does not match its digest")
     if found != kind:
-        raise SnapshotError(f"{path} holds a {found}, expected a {kind}")
+        raise SnapshotError(f"{path} is a file of kind {found!r}, expected {kind!r}")
     return tensors, json.loads(text)
 
 

@@ -53,9 +53,7 @@ class _TokenNet(nn.Module):
         return logits
 
 
-def check_adapter(
-    factory: Factory, *, images: Tensor | None = None, checks: Sequence[str] | None = None
-) -> list[str]:
+def check_adapter(factory: Factory, *, images: Tensor | None = None, checks: Sequence[str] | None = None) -> list[str]:
     """Run the conformance suite on the adapters that `factory` makes; raise AssertionError at the first broken promise.
 
     A factory with one argument is given a small BatchNorm network and must adapt it; one without arguments brings

@@ -74,6 +74,10 @@ class Method:
         """What the caller gets for logits [batch, classes]."""
         return logits
 
+    def passes(self, selected: float) -> tuple[float, float]:
+        """Forward and backward passes of a step, in batches, when the share `selected` of the batch contributes."""
+        return 1.0, 1.0
+
     def own_reset(self) -> Reset | None:
         """A reset rule that is part of the method itself, beside any the caller adds."""
         return None

@@ -69,7 +69,10 @@ class SAR(Method):
         if not reliable.any():
             return Objective(loss=None, selected=0)
         step.backward(entropy[reliable].mean())
-        worst = arena.values + self.rho * arena.gradients / (arena.gradients.norm() + 1e-12)
+        norm = arena.gradients.norm()
+        if not torch.isfinite(norm):
+            return Objective(loss=None, selected=0)  # the gradient stays for the adapter to refuse
+        worst = arena.values + self.rho * arena.gradients / (norm + 1e-12)
         arena.zero_gradients()
         with arena.holding(worst):
             entropy = losses.entropy(step.network(step.images))
@@ -80,3 +83,6 @@ class SAR(Method):
             loss = entropy[kept].mean()
             step.backward(loss)
         return Objective(loss, selected)
+
+    def passes(self, selected: float) -> tuple[float, float]:
+        return 2.0, 2.0

@@ -66,6 +66,10 @@ class SoftLikelihood(Method):
     def output(self, logits: Tensor) -> Tensor:
         return correct_prior(logits) if self.prior_correction else logits
 
+    def passes(self, selected: float) -> tuple[float, float]:
+        views = selected if self.consistency else 0.0
+        return 1.0 + views, 1.0 + views
+
 
 def correct_prior(logits: Tensor) -> Tensor:
     """Multiply each class column by its smoothed share of the batch's predictions."""

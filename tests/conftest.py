@@ -1,0 +1,33 @@
+"""Shared fixtures."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread():
+    """Small networks run best on one thread, and the test runner already uses the cores."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def torchvision():
+    """torchvision, also where its compiled operators do not fit the installed torch: the missing ones are declared."""
+    with contextlib.suppress(RuntimeError):
+        return importlib.import_module("torchvision")
+    library = torch.library.Library("torchvision", "DEF")
+    for operator in ("nms", "qnms"):
+        library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    module = importlib.import_module("torchvision")
+    module._declared_operators = library  # they last as long as the library object
+    return module
+
+
+@pytest.fixture(scope="session")
+def timm(torchvision):
+    return importlib.import_module("timm")

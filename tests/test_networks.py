@@ -1,0 +1,163 @@
+"""Any PyTorch classifier: what it may look like, and what is shared with the caller's."""
+
+from __future__ import annotations
+
+import types
+
+import pytest
+import torch
+from torch import nn
+
+import holdfast
+from holdfast.normalization import affine_names
+from holdfast.testing import small_network
+
+IMAGES = torch.rand(8, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+
+
+def adapted_logits(model: nn.Module, steps: int = 3, images: torch.Tensor = IMAGES, **options) -> torch.Tensor:
+    options = {"optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0.1), **options}
+    adapter = holdfast.adapt(model, "tent", reset="asr", **options)
+    return torch.stack([adapter(images) for _ in range(steps)])
+
+
+def seeded(norm: str = "batch") -> nn.Module:
+    torch.manual_seed(0)
+    return small_network(norm)
+
+
+class Wrapped(nn.Module):
+    def __init__(self, wrap):
+        super().__init__()
+        self.inner, self.wrap = seeded(), wrap
+
+    def forward(self, images):
+        return self.wrap(self.inner(images))
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda logits: (logits, "features"),
+        lambda logits: [logits],
+        lambda logits: {"logits": logits},
+        lambda logits: types.SimpleNamespace(logits=logits),
+    ],
+    ids=["tuple", "list", "dict", "object"],
+)
+def test_logits_are_found_in_whatever_the_model_returns(wrap):
+    assert torch.equal(adapted_logits(Wrapped(wrap)), adapted_logits(seeded()))
+
+
+@pytest.mark.parametrize("wrap", [lambda logits: None, lambda logits: logits.sum(), lambda logits: logits[:, :, None]])
+def test_a_model_without_logits_is_refused(wrap):
+    with pytest.raises((TypeError, ValueError), match=r"expected.*\[batch, classes\]"):
+        adapted_logits(Wrapped(wrap))
+
+
+def test_a_model_that_loses_rows_is_refused():
+    with pytest.raises(ValueError, match="7 rows of logits for 8 images"):
+        adapted_logits(Wrapped(lambda logits: logits[1:]))
+
+
+def test_frozen_weights_are_shared_and_adapted_ones_are_not():
+    model = seeded()
+    adapter = holdfast.adapt(model, "tent")
+    shared = {
+        name
+        for name, parameter in adapter.model.named_parameters()
+        if parameter.data_ptr() == model.get_parameter(name).data_ptr()
+    }
+    assert {name for name, _ in model.named_parameters()} - shared == set(affine_names(model))
+
+
+def test_a_compiled_model_adapts_like_the_eager_one_and_stays_compiled():
+    eager = adapted_logits(seeded())
+    compiled = torch.compile(seeded(), backend="aot_eager")
+    adapter = holdfast.adapt(compiled, "tent")
+    assert type(adapter.model) is type(compiled)
+    assert torch.allclose(adapted_logits(compiled), eager, atol=1e-5)
+
+
+def test_a_parallel_wrapper_is_taken_off():
+    assert torch.equal(adapted_logits(nn.DataParallel(seeded())), adapted_logits(seeded()))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_torchscript_and_lazy_models_are_refused_with_a_reason():
+    with pytest.raises(TypeError, match="TorchScript"):
+        adapted_logits(torch.jit.trace(seeded().eval(), IMAGES))
+    with pytest.raises(ValueError, match="lazy layers"):
+        adapted_logits(nn.Sequential(nn.Flatten(), nn.LazyLinear(10), nn.LazyBatchNorm1d()))
+    with pytest.raises(TypeError, match="torch.nn.Module"):
+        adapted_logits(lambda images: images)
+
+
+def test_channels_last_models_and_images_give_the_same_answers():
+    expected = adapted_logits(seeded())
+    model = seeded().to(memory_format=torch.channels_last)
+    assert torch.allclose(adapted_logits(model), expected, atol=1e-5)
+    assert torch.allclose(
+        adapted_logits(seeded(), images=IMAGES.contiguous(memory_format=torch.channels_last)), expected, atol=1e-5
+    )
+
+
+def test_double_precision_is_kept():
+    assert adapted_logits(seeded().double(), images=IMAGES.double()).dtype == torch.float64
+
+
+def test_dropout_is_off_whatever_mode_the_caller_left_the_model_in():
+    model = nn.Sequential(seeded(), nn.Dropout(0.5)).train()
+    assert torch.equal(adapted_logits(model), adapted_logits(seeded()))
+    assert model[1].training
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_cuda_model_adapts_like_the_cpu_one():
+    expected = adapted_logits(seeded())
+    assert torch.allclose(adapted_logits(seeded().cuda(), images=IMAGES.cuda()).cpu(), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "numbers"), [("resnet50", 53, 53_120), ("vit_b_16", 25, 38_400), ("convnext_tiny", 23, None)]
+)
+def test_torchvision_networks_have_the_published_number_of_adapted_parameters(torchvision, name, layers, numbers):
+    with torch.device("meta"):
+        model = torchvision.models.get_model(name, weights=None)
+    names = affine_names(model)
+    assert len({entry.rpartition(".")[0] for entry in names}) == layers
+    if numbers is not None:
+        assert sum(model.get_parameter(entry).numel() for entry in names) == numbers
+
+
+def test_sar_leaves_the_last_layers_of_published_networks_alone(torchvision, timm):
+    from holdfast.methods import SAR
+    from holdfast.normalization import Statistics
+
+    def adapted(model: nn.Module) -> list[str]:
+        return list(SAR().configure(model, Statistics(model)))
+
+    with torch.device("meta"):
+        resnet = torchvision.models.resnet50()
+        vits = [timm.create_model("vit_base_patch16_224"), torchvision.models.vit_b_16()]
+    assert sum(resnet.get_parameter(name).numel() for name in adapted(resnet)) == 30_592
+    assert [len(adapted(vit)) for vit in vits] == [2 * 18, 2 * 18]
+
+
+@pytest.mark.parametrize("name", ["resnet18", "swin_t", "mobilenet_v3_small"])
+def test_torchvision_networks_adapt(torchvision, name):
+    torch.manual_seed(0)
+    model = torchvision.models.get_model(name, weights=None, num_classes=7).eval()
+    logits = adapted_logits(model, steps=2, images=torch.rand(2, 3, 224, 224))
+    assert logits.shape == (2, 2, 7)
+    assert not torch.equal(logits[0], logits[1])
+
+
+@pytest.mark.parametrize("name", ["resnet10t", "vit_tiny_patch16_224", "test_efficientnet", "test_convnext"])
+def test_timm_networks_adapt(timm, name):
+    torch.manual_seed(0)
+    model = timm.create_model(name, pretrained=False, num_classes=7)
+    side = model.default_cfg["input_size"][-1]
+    logits = adapted_logits(model, steps=2, images=torch.rand(2, 3, side, side))
+    assert logits.shape == (2, 2, 7)
+    assert not torch.equal(logits[0], logits[1])
