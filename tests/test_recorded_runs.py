@@ -4,39 +4,23 @@ from __future__ import annotations
 
 import functools
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from recorded import NETWORKS, TRACES, network, recorded, stream
 
 import holdfast
 import nets
 from holdfast import methods, resets
 
-TRACES = Path(__file__).parent / "assets" / "traces"
-NETWORKS = ("conv-11", "token-12")
 RUNS = sorted(path.stem for path in TRACES.glob("*.npz") if path.stem not in NETWORKS)
 TOLERANCE = 1e-9
 
 
 def test_every_recorded_run_is_replayed():
     assert len(RUNS) == 20
-
-
-@functools.cache
-def recorded(name: str) -> dict[str, np.ndarray]:
-    with np.load(TRACES / f"{name}.npz") as file:
-        return dict(file)
-
-
-def network(name: str) -> torch.nn.Module:
-    net = nets.conv_net() if name.startswith("conv") else nets.token_net()
-    net.load_state_dict(
-        {key.removeprefix("net/"): torch.tensor(v) for key, v in recorded(name).items() if key.startswith("net/")}
-    )
-    return net.double()
 
 
 def method(case: dict[str, Any]) -> methods.Method:
@@ -71,8 +55,7 @@ def test_replay_agrees(run: str, record_property):
     history = holdfast.History()
     adapter.callbacks.append(history)
 
-    images = torch.tensor(recorded(name)["images"]).double()
-    logits = torch.stack([adapter(batch) for batch in images]).numpy()
+    logits = torch.stack([adapter(batch) for batch in stream(name)]).numpy()
 
     deviations = {
         "logits": np.abs(logits - trace["logits"]).max(),

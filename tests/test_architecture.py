@@ -1,0 +1,65 @@
+"""Dependencies point downwards only."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import holdfast
+
+ROOT = Path(holdfast.__file__).parent
+LAYERS = [
+    {"errors", "validation"},
+    {"registry", "state", "arena", "normalization", "losses", "augment", "snapshot", "optim", "record"},
+    {"network"},
+    {"step"},
+    {"resets"},
+    {"methods"},
+    {"preparation"},
+    {"adapter"},
+    {"testing", "corruptions", "datasets", "models"},
+    {"speed", "demo", "streams"},
+    {"cli"},
+]
+RANK = {part: rank for rank, parts in enumerate(LAYERS) for part in parts}
+
+
+def imports(path: Path) -> set[str]:
+    """Parts of holdfast that a file imports when it runs, type-checking blocks and functions left out."""
+    found: set[str] = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "holdfast":
+            parts = node.module.split(".")[1:]
+            found |= {parts[0]} if parts else {alias.name for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("holdfast.")}
+    return found & RANK.keys()
+
+
+def parts() -> list[tuple[str, Path]]:
+    return [
+        (path.relative_to(ROOT).parts[0].removesuffix(".py"), path)
+        for path in sorted(ROOT.rglob("*.py"))
+        if path != ROOT / "__init__.py"
+    ]
+
+
+def test_every_part_has_its_layer():
+    assert {part for part, _ in parts()} <= RANK.keys()
+
+
+@pytest.mark.parametrize(("part", "path"), parts(), ids=lambda value: "/".join(Path(value).parts[-2:]))
+def test_a_part_imports_only_what_lies_below_it(part: str, path: Path):
+    for other in imports(path) - {part}:
+        assert RANK[other] < RANK[part] or (RANK[other] == RANK[part] and RANK[part] == 1), f"{part} imports {other}"
+
+
+def test_the_core_needs_neither_torchvision_nor_timm_nor_sklearn():
+    import subprocess
+    import sys
+
+    code = "import sys, holdfast; print([m for m in ('torchvision', 'timm', 'sklearn', 'cv2') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,69 @@
+"""The command line as a user meets it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast import cli
+
+COMMANDS = ("demo", "list", "speed")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_an_example(command, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main([command, "--help"])
+    assert stop.value.code == 0
+    assert f"example: holdfast {command}" in re.sub(r"\s+", " ", capsys.readouterr().out)
+
+
+def test_the_command_is_installed():
+    done = subprocess.run([Path(sys.executable).with_name("holdfast"), "--version"], capture_output=True, text=True)
+    assert done.returncode == 0
+    assert done.stdout.startswith("holdfast ")
+
+
+def test_list_prints_names(capsys):
+    assert cli.main(["list", "resets"]) == 0
+    assert capsys.readouterr().out.split() == ["asr", "confidence", "never", "periodic"]
+    assert cli.main(["list"]) == 0
+    assert "methods\troid" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["speed", "--methods", "tnet"], "--methods must be one of"),
+        (["speed", "--network", "resnet1"], "--network must be one of 'resnet26-32px'"),
+        (["speed", "--rounds", "0"], "--rounds must be a whole number of at least 1"),
+        (["demo", "--steps", "0"], "--steps must be a whole number of at least 8"),
+        (["demo", "--batch", "1"], "--batch must be a whole number of at least 2"),
+    ],
+)
+def test_bad_input_exits_with_one_clear_line(arguments, message, capsys):
+    assert cli.main(arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("holdfast: error: ")
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_speed_prints_the_table(capsys):
+    assert cli.main(["speed", "--network", "resnet26-32px", "--methods", "eta", "--rounds", "1", "--batch", "4"]) == 0
+    out = capsys.readouterr().out
+    row = re.search(r"\| eta\+asr \| 2.00 \| 1.00 \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| (\d+) \|", out)
+    assert row, out
+    assert 1.0 < float(row[3]) <= 1.03  # numbers held, in units of the network: not a matter of speed
+    assert "ASR's own bookkeeping" in out
+
+
+def test_demo_runs(capsys):
+    assert cli.main(["demo", "--steps", "8", "--batch", "8"]) == 0
+    out = capsys.readouterr().out
+    assert "roid" in out
+    assert "quarter 4" in out

@@ -1,0 +1,82 @@
+"""Names: ours, and those of packages that plug in."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from dataclasses import dataclass
+
+import pytest
+
+import holdfast
+from holdfast import methods
+from holdfast.registry import Registry
+
+
+def test_names_are_listed_and_filtered():
+    assert {"source", "batchnorm", "alphabatchnorm", "tent", "eta", "eata", "sar", "roid", "cmf"} <= set(
+        holdfast.list_methods()
+    )
+    assert holdfast.list_methods("e*ta") == ["eata", "eta"]
+    assert holdfast.list_resets() == ["asr", "confidence", "never", "periodic"]
+
+
+def test_names_ignore_case_and_know_aliases():
+    registry = methods.base.registry
+    assert registry.get("ROID") is methods.ROID
+    assert registry.get("bn") is methods.BatchNorm
+
+
+def test_a_class_registers_by_decorator_and_a_taken_name_is_refused():
+    registry: Registry[object] = Registry("thing")
+
+    @registry.register("first", "one")
+    @dataclass
+    class First:
+        pass
+
+    assert registry.get("one") is First
+    assert First.name == "first"
+    with pytest.raises(ValueError, match="'one' is taken by"):
+        registry.register("second", "one")(type("Second", (), {}))
+
+
+PLUGIN = """
+from dataclasses import dataclass
+from holdfast.methods import Objective, Tent
+
+@dataclass(frozen=True)
+class Half(Tent):
+    def loss(self, step, state):
+        objective = super().loss(step, state)
+        return Objective(objective.loss / 2, objective.selected)
+"""
+
+
+def test_an_installed_package_plugs_in_by_entry_point_and_a_broken_one_only_warns(tmp_path):
+    """The packages are real: a module and its metadata on the path of a new process."""
+    (tmp_path / "half_tent.py").write_text(PLUGIN)
+    for name, value in (("half", "half_tent:Half"), ("broken", "no_such_module:Thing")):
+        metadata = tmp_path / f"{name}_plugin-1.0.dist-info"
+        metadata.mkdir()
+        (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}-plugin\nVersion: 1.0\n")
+        (metadata / "entry_points.txt").write_text(f"[holdfast.methods]\n{name} = {value}\n")
+    script = textwrap.dedent(
+        f"""
+        import sys, warnings
+        sys.path.insert(0, {str(tmp_path)!r})
+        import holdfast
+        from holdfast.testing import check_adapter
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            assert "half" in holdfast.list_methods(), holdfast.list_methods()
+        assert "plug-in 'broken'" in str(caught[0].message), str(caught[0].message)
+        check_adapter(lambda model: holdfast.adapt(model, "half", reset="asr"))
+        from holdfast.cli import main
+        assert main(["list", "methods", "ha*"]) == 0
+        """
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["half"]
