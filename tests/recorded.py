@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
-import nets
 import numpy as np
 import torch
+
+import nets
 
 TRACES = Path(__file__).parent / "assets" / "traces"
 NETWORKS = ("conv-11", "token-12")

@@ -6,11 +6,11 @@ import functools
 import math
 
 import pytest
-import recorded
 import torch
 from torch import Tensor, nn
 
 import holdfast
+import recorded
 from holdfast import augment, losses, methods, resets
 from holdfast.methods.soft_likelihood import correct_prior
 from holdfast.testing import small_network

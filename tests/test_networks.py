@@ -89,7 +89,7 @@ def test_torchscript_and_lazy_models_are_refused_with_a_reason():
         adapted_logits(torch.jit.trace(seeded().eval(), IMAGES))
     with pytest.raises(ValueError, match="lazy layers"):
         adapted_logits(nn.Sequential(nn.Flatten(), nn.LazyLinear(10), nn.LazyBatchNorm1d()))
-    with pytest.raises(TypeError, match="torch.nn.Module"):
+    with pytest.raises(TypeError, match=r"torch\.nn\.Module"):
         adapted_logits(lambda images: images)
 
 

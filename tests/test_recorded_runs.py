@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from recorded import NETWORKS, TRACES, network, recorded, stream
 
 import holdfast
-import nets
 from holdfast import methods, resets
+from recorded import NETWORKS, TRACES, network, recorded, stream
 
 RUNS = sorted(path.stem for path in TRACES.glob("*.npz") if path.stem not in NETWORKS)
 TOLERANCE = 1e-9

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import math
 from dataclasses import dataclass, field
 
 import pytest
-import recorded
 import torch
-from recorded import NETWORKS
 from torch import Tensor, nn
 
 import holdfast
+import recorded
 from holdfast import losses, methods, resets
+from recorded import NETWORKS
 
 SGD = functools.partial(torch.optim.SGD, lr=0.02, momentum=0.9)
 
@@ -149,7 +150,7 @@ def test_the_three_parts_of_the_adjustment_are_recorded():
     assert records[0].threshold == pytest.approx(-math.log(6.0))
     assert records[0].penalty == 0.0
     assert any(record.inconsistency > 0 for record in records)
-    for before, after in zip(records, records[1:], strict=False):
+    for before, after in itertools.pairwise(records):
         assert after.penalty == pytest.approx(4.0 * before.inconsistency**2)
         assert before.momentum == pytest.approx(0.3 * before.inconsistency + 0.7)
         if before.reset_fraction:

@@ -145,7 +145,7 @@ def test_other_files_are_refused(tmp_path):
     with pytest.raises(holdfast.SnapshotError, match="not a holdfast snapshot"):
         make().load(foreign)
     holdfast.prepare(small_network(), "eata", torch.rand(8, 3, 16, 16)).save(tmp_path / "fisher")
-    with pytest.raises(holdfast.SnapshotError, match="of kind .preparation., expected .adapter."):
+    with pytest.raises(holdfast.SnapshotError, match="of kind 'preparation', expected 'adapter'"):
         make().load(tmp_path / "fisher")
     with pytest.raises(FileNotFoundError, match="no snapshot at"):
         make().load(tmp_path / "missing")
@@ -192,7 +192,7 @@ def test_a_failed_save_leaves_the_old_file_and_no_litter(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space left"):
         adapter.save(path)
     assert path.read_bytes() == before
-    assert os.listdir(tmp_path) == ["state"]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["state"]
 
 
 def test_a_save_into_a_missing_folder_says_so(tmp_path):
@@ -261,7 +261,7 @@ def test_a_fisher_of_another_network_or_method_is_refused(tmp_path):
     with pytest.raises(holdfast.SnapshotError, match="another network"):
         make("eata", source=tmp_path / "fisher")
     make().save(tmp_path / "adapter")
-    with pytest.raises(holdfast.SnapshotError, match="of kind .adapter., expected .preparation."):
+    with pytest.raises(holdfast.SnapshotError, match="of kind 'adapter', expected 'preparation'"):
         make("eata", source=tmp_path / "adapter")
 
 

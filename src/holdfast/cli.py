@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import holdfast
 from holdfast.errors import HoldfastError
@@ -78,6 +80,10 @@ def _demo(options: argparse.Namespace) -> None:
     demo.run(steps=options.steps, batch=options.batch, seed=options.seed)
 
 
+def _show(status: Any, network: str, message: str) -> None:
+    status.update(f"{network}: {message}")
+
+
 def _speed(options: argparse.Namespace) -> None:
     import dataclasses
 
@@ -105,7 +111,7 @@ def _speed(options: argparse.Namespace) -> None:
                 shape,
                 options.methods or list(known),
                 options.rounds,
-                progress=lambda message, network=network, status=status: status.update(f"{network}: {message}"),
+                progress=functools.partial(_show, status, network),
             )
         print(f"{network}: batch {shape.batch}, {options.threads} thread(s), median of {options.rounds} rounds")
         print("\n".join(speed.table(rows)))

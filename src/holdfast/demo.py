@@ -38,10 +38,10 @@ def run(steps: int, batch: int, seed: int) -> dict[str, list[float]]:
     require_count("--batch", batch, low=2)
     torch.set_num_threads(1)  # more threads only slow down a network this small
     console = Console()
-    images, labels = _digits()
+    images, labels = digits()
     half = len(images) // 2
     with console.status("training a small network on half of the digits"):
-        network = _train(images[:half], labels[:half], seed)
+        network = train(images[:half], labels[:half], seed)
         clean = (network(images[half:]).argmax(1) == labels[half:]).double().mean().item()
     console.print(f"{half} images to train on; {clean:.1%} correct on the other {len(images) - half}, undisturbed.")
     console.print(f"Stream: {steps} batches of {batch}; noise, fading and haze come, grow, mix and come back.\n")
@@ -51,8 +51,8 @@ def run(steps: int, batch: int, seed: int) -> dict[str, list[float]]:
     for name, (method, policy) in CONTESTANTS.items():
         adapter = Adapter(network, method, reset=policy, optimizer=OPTIMIZER, num_classes=10, seed=seed)
         correct, count = [], 0
-        stream = _stream(images[half:], labels[half:], steps, batch, seed)
-        for shown, truth in track(stream, name, total=steps, console=console, transient=True):
+        batches = stream(images[half:], labels[half:], steps, batch, seed)
+        for shown, truth in track(batches, name, total=steps, console=console, transient=True):
             correct.append((adapter(shown).argmax(1) == truth).double().mean().item())
             count += adapter.last is not None and adapter.last.reset_fraction > 0
         quarters = [100 * float(np.mean(part)) for part in np.array_split(correct, 4)]
@@ -62,18 +62,20 @@ def run(steps: int, batch: int, seed: int) -> dict[str, list[float]]:
     return results
 
 
-def _digits() -> tuple[Tensor, Tensor]:
+def digits() -> tuple[Tensor, Tensor]:
+    """scikit-learn's handwritten digits, shuffled: images [1797, 1, 16, 16] in [0, 1] and labels."""
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
         raise ImportError("the demo needs scikit-learn's digits: pip install 'holdfast[demo]'") from error
-    digits = load_digits()
-    order = np.random.default_rng(0).permutation(len(digits.target))
-    images = torch.tensor(digits.images[order] / 16.0, dtype=torch.float32)[:, None]
-    return nn.functional.interpolate(images, 16, mode="bilinear"), torch.tensor(digits.target[order])
+    bunch = load_digits()
+    order = np.random.default_rng(0).permutation(len(bunch.target))
+    images = torch.tensor(bunch.images[order] / 16.0, dtype=torch.float32)[:, None]
+    return nn.functional.interpolate(images, 16, mode="bilinear"), torch.tensor(bunch.target[order])
 
 
-def _train(images: Tensor, labels: Tensor, seed: int) -> nn.Module:
+def train(images: Tensor, labels: Tensor, seed: int) -> nn.Module:
+    """A small BatchNorm network, trained for a few seconds."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         layers: list[nn.Module] = []
@@ -89,7 +91,7 @@ def _train(images: Tensor, labels: Tensor, seed: int) -> nn.Module:
     return network.eval()
 
 
-def _stream(images: Tensor, labels: Tensor, steps: int, batch: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+def stream(images: Tensor, labels: Tensor, steps: int, batch: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Batches under three disturbances whose strengths wax and wane at different speeds."""
     generator = torch.Generator().manual_seed(seed + 1)
     for step in range(steps):

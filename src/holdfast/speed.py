@@ -47,7 +47,8 @@ class Shape:
                 layers.append(_Bottleneck(channels, inner, stride=2 if stage and not block else 1))
                 channels = 4 * inner
         head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, CLASSES)]
-        return nn.Sequential(*layers, *head).to(memory_format=torch.channels_last)
+        network = nn.Sequential(*layers, *head)
+        return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]  # gap in stubs
 
     def images(self) -> Tensor:
         """One batch."""
