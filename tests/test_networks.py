@@ -102,6 +102,18 @@ def test_channels_last_models_and_images_give_the_same_answers():
     )
 
 
+def test_a_model_may_reshape_its_input_as_it_likes():
+    class Flat(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = seeded()
+
+        def forward(self, rows):
+            return self.inner(rows.view(-1, 3, 16, 16))
+
+    assert torch.equal(adapted_logits(Flat(), images=IMAGES.flatten(1)), adapted_logits(seeded()))
+
+
 def test_double_precision_is_kept():
     assert adapted_logits(seeded().double(), images=IMAGES.double()).dtype == torch.float64
 

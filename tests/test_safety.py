@@ -193,7 +193,9 @@ def test_a_bad_single_image_never_enters_the_window():
     ("batch", "error", "message"),
     [
         (torch.zeros(4, 3, 16, 16, dtype=torch.uint8), TypeError, r"floats .* got torch.uint8.* / 255"),
-        (torch.zeros(3, 16, 16), ValueError, r"4 dimensions, got shape \(3, 16, 16\).*images\[None\]"),
+        (torch.zeros(3, 16, 16), ValueError, r"shape \(3, 16, 16\).* batches with 4 dimensions.*images\[None\]"),
+        (torch.zeros(2, 2, 3, 16, 16), ValueError, r"shape \(2, 2, 3, 16, 16\).* batches with 4 dimensions"),
+        (torch.zeros(7), ValueError, r"at least 2 dimensions, got shape \(7,\)"),
         (torch.zeros(0, 3, 16, 16), ValueError, "batch is empty"),
         ([[1.0]], TypeError, "torch.Tensor, got list"),
         (torch.zeros(4, 3, 16, 16, device="meta"), ValueError, "images are on meta, the model is on cpu"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
+import math
 import os
 import time
 from collections.abc import Iterable, Sequence
@@ -137,16 +139,24 @@ class Adapter:
         with torch.inference_mode(False), torch.enable_grad():
             images = self._admit(images)
             self.step += 1
-            if not _all_finite(images):
-                logits, record = self._refuse("non-finite images", images)
-            elif len(images) == 1 and (len(self.network.arena) or self.network.statistics.needs_batch):
-                logits, record = self._single(images)
-            else:
-                logits, record = self._adapt(images)
+            try:
+                logits, record = self._take(images)
+            except NonFiniteError:
+                raise
+            except BaseException:  # a batch that the model cannot take was no step
+                self.step -= 1
+                raise
         self.last = dataclasses.replace(record, seconds=time.perf_counter() - started)
         for callback in self.callbacks:
             callback(self, self.last)
         return logits
+
+    def _take(self, images: Tensor) -> tuple[Tensor, StepRecord]:
+        if not _all_finite(images):
+            return self._refuse("non-finite images", images)
+        if len(images) == 1 and (len(self.network.arena) or self.network.statistics.needs_batch):
+            return self._single(images)
+        return self._adapt(images)
 
     def predict(self, images: Tensor) -> Tensor:
         """Predict only: logits [batch, classes]; nothing changes, not even a counter."""
@@ -262,11 +272,19 @@ class Adapter:
 
     def _forward(self, images: Tensor) -> Tensor:
         """Logits with the current parameters. One image alone has no batch statistics: it gets the source's."""
-        if len(images) == 1 and self.network.statistics.needs_batch:
-            with self.network.statistics.of_source():
+        statistics = self.network.statistics
+        lone = len(images) == 1 and statistics.needs_batch
+        try:
+            with statistics.of_source() if lone else contextlib.nullcontext():
                 logits = self.network(images)
-        else:
-            logits = self.network(images)
+        except (RuntimeError, ValueError, IndexError) as error:
+            rank = self.network.image_rank
+            if rank is None or images.dim() == rank:
+                raise
+            raise ValueError(
+                f"the model failed on images of shape {tuple(images.shape)}, and its convolutions take batches with "
+                f"{rank} dimensions; a single image becomes a batch with images[None]"
+            ) from error
         if len(logits) != len(images):
             raise ValueError(f"the model returned {len(logits)} rows of logits for {len(images)} images")
         expected = self._num_classes
@@ -283,13 +301,9 @@ class Adapter:
                 f"images must be floats as the model expects them, got {images.dtype}: convert first, for example "
                 "images.float() / 255"
             )
-        rank = self.network.image_rank
-        if images.dim() < 2 or (rank is not None and images.dim() != rank):
-            raise ValueError(
-                f"images must be a batch with {rank or 'at least 2'} dimensions, got shape {tuple(images.shape)}; "
-                "a single image becomes a batch with images[None]"
-            )
-        if len(images) == 0:
+        if images.dim() < 2:
+            raise ValueError(f"images must be a batch with at least 2 dimensions, got shape {tuple(images.shape)}")
+        if images.numel() == 0:
             raise ValueError(f"the batch is empty: shape {tuple(images.shape)}")
         if images.device != self.network.device:
             raise ValueError(f"images are on {images.device}, the model is on {self.network.device}: move one of them")
@@ -439,7 +453,8 @@ def adapt(
 
 def _all_finite(values: Tensor) -> bool:
     """Whether all values are finite; a finite sum proves it in one cheap pass."""
-    return bool(torch.isfinite(values.detach().sum())) or bool(torch.isfinite(values.detach()).all())
+    values = values.detach()
+    return math.isfinite(values.sum().item()) or bool(torch.isfinite(values).all())
 
 
 def _describe(configured: Method | Reset) -> dict[str, Any]:

@@ -100,7 +100,7 @@ def _batches(network: Network, source: Iterable[Any] | Tensor) -> Iterator[Tenso
         if not isinstance(images, Tensor) or not images.is_floating_point():
             got = images.dtype if isinstance(images, Tensor) else type(images).__name__
             raise TypeError(f"source= must yield batches of float images (alone or first in a tuple), got {got}")
-        if len(images):
+        if len(images) > 1 or (len(images) and not network.statistics.needs_batch):
             empty = False
             yield images.to(device=network.device, dtype=network.dtype)
     if empty:

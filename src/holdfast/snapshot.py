@@ -38,7 +38,7 @@ def read(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tensor], di
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (safe_open is no mapping)
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (safe_open is no mapping)
     except (safetensors.SafetensorError, OSError, ValueError, RuntimeError, MemoryError, OverflowError) as error:
         raise SnapshotError(f"{path} is not a whole snapshot (truncated or damaged): {error}") from error
     try:

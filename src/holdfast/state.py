@@ -19,8 +19,8 @@ class Field:
 
     `initial` makes the starting value. A reset that a policy decides on restores the fields of lifetime
     "episode"; fields of lifetime "stream" last until `Adapter.reset`. A `layered` field is laid out like
-    the arena, so a selective reset restores only its deepest part. `shape` is what a field may hold that
-    starts as None (an empty tuple admits any shape).
+    the arena, so a selective reset restores only its deepest part. `shape` is that of the tensor a
+    field may hold that starts as None.
 
     >>> state = State([Field("count", lambda: 0), Field("mean", lambda: None, shape=(10,))])
     >>> state["count"] += 1
@@ -100,7 +100,7 @@ class State(Mapping[str, Value]):
             shape = tuple(example.shape) if isinstance(example, Tensor) else field.shape
             if shape is None:
                 return "is a tensor where a number is expected"
-            if shape != () and tuple(value.shape) != shape:
+            if tuple(value.shape) != shape:
                 return f"has shape {tuple(value.shape)}, expected {shape}"
             if isinstance(example, Tensor) and value.dtype != example.dtype:
                 return f"has type {value.dtype}, expected {example.dtype}"

@@ -1,0 +1,45 @@
+"""Code in the documentation runs as written."""
+
+from __future__ import annotations
+
+import re
+import sys
+import types
+from pathlib import Path
+
+import pytest
+import torch
+
+import holdfast
+from holdfast import methods
+from holdfast.testing import check_adapter, small_network
+
+ROOT = Path(__file__).parent.parent
+
+
+def blocks(name: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), re.S)
+
+
+def test_the_readme_runs_as_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    images = torch.rand(16, 3, 16, 16)
+    names = {"model": small_network(), "images": images, "stream": [images, images]}
+    for block in blocks("README.md"):
+        exec(block, names)
+    assert names["record"].step == 1
+    assert (tmp_path / "state.safetensors").exists()
+
+
+@pytest.fixture
+def clean_registry(monkeypatch):
+    monkeypatch.setattr(methods.base.registry, "_classes", dict(methods.base.registry._classes))
+
+
+def test_the_method_in_the_contributing_guide_conforms_as_written(clean_registry, monkeypatch):
+    code, check = blocks("CONTRIBUTING.md")
+    module = types.ModuleType("margin")
+    monkeypatch.setitem(sys.modules, "margin", module)
+    exec(code, module.__dict__)
+    exec(check, {"holdfast": holdfast})
+    assert check_adapter(lambda model: holdfast.adapt(model, "margin", reset="rdumb"))
