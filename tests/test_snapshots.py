@@ -61,13 +61,13 @@ def test_a_snapshot_is_plain_safetensors_with_json_metadata_and_no_pickle(saved,
     assert content["step"] == 3
 
 
-@settings(max_examples=300, deadline=None)
-@given(data=st.data())
-def test_any_flipped_bit_is_noticed(saved, tmp_path_factory, data):
-    position = data.draw(st.integers(0, len(saved) - 1))
-    damaged = bytearray(saved)
-    damaged[position] ^= 1 << data.draw(st.integers(0, 7))
-    refuses(bytes(damaged), tmp_path_factory.mktemp("flip"))
+def test_any_flipped_bit_is_noticed(saved, tmp_path):
+    """Every bit of what comes first, and one of every byte of the rest."""
+    for position in range(len(saved)):
+        for bit in range(8) if position < 150 else [position % 8]:
+            damaged = bytearray(saved)
+            damaged[position] ^= 1 << bit
+            refuses(bytes(damaged), tmp_path)
 
 
 @settings(max_examples=60, deadline=None)

@@ -26,7 +26,7 @@ def write(path: str | os.PathLike[str], kind: str, tensors: Mapping[str, Tensor]
     """Write a snapshot atomically: after a crash at any moment the old file or the new one is there, whole."""
     stored = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     text = json.dumps(dict(content), sort_keys=True, allow_nan=False)
-    header = {"kind": kind, "version": VERSION, "content": text, "digest": _digest(kind, stored, text)}
+    header = {"kind": kind, "version": VERSION, "content": text, "digest": _digest(kind, VERSION, stored, text)}
     _write_atomically(Path(path), safetensors.torch.save(stored, metadata={_KEY: json.dumps(header)}))
 
 
@@ -48,7 +48,7 @@ def read(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tensor], di
         raise SnapshotError(f"{path} is not a holdfast snapshot") from error
     if not isinstance(version, int) or version > VERSION:
         raise SnapshotError(f"{path} has format version {version}; this holdfast reads up to {VERSION}: upgrade it")
-    if digest != _digest(str(found), tensors, str(text)):
+    if digest != _digest(found, version, tensors, text):
         raise SnapshotError(f"{path} is damaged: its content does not match its digest")
     if found != kind:
         raise SnapshotError(f"{path} is a file of kind {found!r}, expected {kind!r}")
@@ -64,8 +64,9 @@ def digest_of(tensors: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _digest(kind: str, tensors: Mapping[str, Tensor], text: str) -> str:
-    return hashlib.blake2b(f"{kind}\0{VERSION}\0{digest_of(tensors)}\0{text}".encode(), digest_size=16).hexdigest()
+def _digest(kind: object, version: int, tensors: Mapping[str, Tensor], text: object) -> str:
+    whole = f"{kind}\0{version}\0{digest_of(tensors)}\0{text}"
+    return hashlib.blake2b(whole.encode(), digest_size=16).hexdigest()
 
 
 def _write_atomically(path: Path, data: bytes) -> None:
