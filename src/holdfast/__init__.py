@@ -1,6 +1,8 @@
 """Long-term test-time adaptation: classifiers that follow their drifting test stream and do not collapse."""
 
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from types import ModuleType
 
 try:
     __version__ = version("holdfast")
@@ -13,10 +15,34 @@ from holdfast.errors import HoldfastError, NonFiniteError, SnapshotError, Unknow
 from holdfast.preparation import Preparation, prepare
 from holdfast.record import Callback, History, JsonLines, StepRecord
 
+_ON_DEMAND = ("corruptions", "datasets", "models", "streams", "testing")
+"""Parts that are imported when first touched, because an adapter in production needs none of them."""
+
 list_methods = methods.base.registry.names
 list_resets = resets.base.registry.names
 register_method = methods.base.registry.register
 register_reset = resets.base.registry.register
+
+
+def list_streams(pattern: str = "*") -> list[str]:
+    """Registered streams whose names match a shell pattern, sorted."""
+    from holdfast import streams
+
+    return streams.registry.names(pattern)
+
+
+def list_models(pattern: str = "*") -> list[str]:
+    """Registered networks whose names match a shell pattern, sorted."""
+    from holdfast import models
+
+    return models.registry.names(pattern)
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name in _ON_DEMAND:
+        return import_module(f"holdfast.{name}")
+    raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+
 
 __all__ = [
     "Adapter",
@@ -31,7 +57,9 @@ __all__ = [
     "UnknownNameError",
     "adapt",
     "list_methods",
+    "list_models",
     "list_resets",
+    "list_streams",
     "methods",
     "prepare",
     "register_method",

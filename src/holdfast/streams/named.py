@@ -1,0 +1,194 @@
+"""Streams by name."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from holdfast.corruptions.severity import Scale
+from holdfast.registry import Registry
+from holdfast.streams.batching import Ragged
+from holdfast.streams.ccc import chained_walks, find_path, noise_chain, noise_types, synthetic_matrix
+from holdfast.streams.domain import Domain
+from holdfast.streams.images import Data, labelled_images
+from holdfast.streams.order import Order
+from holdfast.streams.passes import Renewal
+from holdfast.streams.schedule import Schedule, hold, join
+from holdfast.streams.stream import Noise, Stream
+from holdfast.validation import require_count, require_number
+
+
+@dataclass(frozen=True)
+class Recipe(ABC):
+    """A named kind of stream: its dataclass fields are the options that `make` takes for it.
+
+    Another package adds one with `@registry.register("name")` or an entry point in the group `holdfast.streams`.
+    """
+
+    name: ClassVar[str]
+    renewal: ClassVar[Renewal] = "stretch"
+    noise: ClassVar[Noise] = "fresh"
+    cross: ClassVar[bool] = True
+
+    @abstractmethod
+    def schedule(self, *, seed: int, size: int, batch: int, steps: int | None) -> Schedule:
+        """A schedule for a set of `size` images that lasts `steps` batches or more; None: as long as it sees fit."""
+
+
+registry: Registry[Recipe] = Registry("stream")
+
+
+def make(
+    name: str,
+    data: Data | None = None,
+    *,
+    seed: int = 0,
+    steps: int | None = None,
+    batch: int = 64,
+    order: Order | None = None,
+    ragged: Ragged = "keep",
+    scale: Scale | None = None,
+    **options: Any,
+) -> Stream:
+    """The stream of that name, on the bundled images or on `data`; `options` are the fields of its recipe.
+
+    >>> stream = make("drift", seed=43, steps=2000)
+    >>> stream
+    Stream('drift', 2000 steps of 64, 3000 images, seed 43)
+    >>> str(stream[0].domain), str(stream[20].domain)
+    ('gaussian_noise 5', 'gaussian_noise 5 + impulse_noise 1.25')
+    """
+    cls = registry.get(name)
+    accepted = [field.name for field in dataclasses.fields(cls)]
+    unknown = sorted(options.keys() - set(accepted))
+    if unknown:
+        raise TypeError(
+            f"stream {cls.name!r} has no option {', '.join(map(repr, unknown))}; its options: "
+            f"{', '.join(accepted) or 'none'}, and for every stream: data, seed, steps, batch, order, ragged, scale"
+        )
+    recipe = cls(**options)
+    require_count("batch", batch)
+    require_count("seed", seed, low=0)
+    if steps is not None:
+        require_count("steps", steps)
+    images = labelled_images(data)
+    return Stream(
+        images,
+        recipe.schedule(seed=seed, size=len(images), batch=batch, steps=steps),
+        batch=batch,
+        seed=seed,
+        steps=steps,
+        order=order,
+        renewal=recipe.renewal,
+        noise=recipe.noise,
+        cross=recipe.cross,
+        ragged=ragged,
+        scale=scale,
+        name=cls.name,
+    )
+
+
+@registry.register("clean")
+@dataclass(frozen=True)
+class Clean(Recipe):
+    """The images as they are; without `steps` one pass over them.
+
+    >>> len(make("clean")), str(make("clean")[0].domain)
+    (47, 'clean')
+    """
+
+    renewal: ClassVar[Renewal] = "stream"
+
+    def schedule(self, *, seed: int, size: int, batch: int, steps: int | None) -> Schedule:
+        return hold(Domain(), size if steps is None else steps * batch)
+
+
+@registry.register("drift")
+@dataclass(frozen=True)
+class Drift(Recipe):
+    """A chain of noises that fade into each other, as in CCC: the old one falls while, or after, the new one rises.
+
+    `level`: the types the chain is drawn from (see `noise_types`). `images_per_cell`: CCC's speed; more is slower.
+    `target`: the accuracy in percent that `find_path` aims at on `synthetic_matrix`; at 0, as in CCC-Hard, it goes
+    round the outer corner, where the new noise rises to 5 before the old one falls. Nothing is calibrated.
+    Images are drawn anew for each cell, without repeats within it.
+
+    >>> walk = make("drift", seed=43, images_per_cell=64)
+    >>> [str(walk.spans(k)[0].domain) for k in (0, 10, 20, 30, 40)]
+    ['gaussian_noise 5', 'gaussian_noise 5 + impulse_noise 2.5', 'gaussian_noise 5 + impulse_noise 5',
+     'gaussian_noise 2.5 + impulse_noise 5', 'impulse_noise 5']
+    """
+
+    level: str | float | tuple[str, ...] = "hard"
+    images_per_cell: int = 256
+    target: float = 0.0
+
+    default_steps: ClassVar[int] = 10_000
+
+    def __post_init__(self) -> None:
+        noise_types(self.level)
+        require_count("images_per_cell", self.images_per_cell)
+        require_number("target", self.target, 0.0, 100.0)
+
+    def schedule(self, *, seed: int, size: int, batch: int, steps: int | None) -> Schedule:
+        images = (self.default_steps if steps is None else steps) * batch
+        path = find_path(synthetic_matrix(), self.target)
+        walks = -(-images // (len(path) * self.images_per_cell))
+        noises = noise_chain(self.level, seed, walks + 1)
+        return join(chained_walks(noises, lambda first, second: path, self.images_per_cell)).take(images)
+
+
+@registry.register("drift-easy")
+@dataclass(frozen=True)
+class DriftEasy(Drift):
+    """`drift` over the fourteen types of CCC-Easy, at severities up to about half of what there is.
+
+    >>> walk = make("drift-easy", seed=43, images_per_cell=64)
+    >>> [str(walk.spans(k)[0].domain) for k in (0, 11, 20)]
+    ['gaussian_noise 2.25', 'gaussian_noise 1 + glass_blur 1.5', 'glass_blur 2.75']
+    """
+
+    level: str | float | tuple[str, ...] = "easy"
+    target: float = 30.0
+
+
+@registry.register("recurring")
+@dataclass(frozen=True)
+class Recurring(Recipe):
+    """A few corruptions in turn, visited again and again, as in IN-C recurring.
+
+    Each visit shows the same images in the same order with the same noise, and ends with a short batch if need be.
+    `visits` defaults to 20, or to as many as `steps` takes; `images` of each visit defaults to the whole set.
+
+    >>> stream = make("recurring", visits=3, images=128)
+    >>> [str(batch.domain) for batch in stream.batches(stop=8)][::2]
+    ['gaussian_noise 5', 'shot_noise 5', 'impulse_noise 5', 'contrast 5']
+    >>> len(stream), bool((stream[1].images == stream[9].images).all())
+    (24, True)
+    """
+
+    corruptions: tuple[str, ...] = ("gaussian_noise", "shot_noise", "impulse_noise", "contrast")
+    severity: float = 5.0
+    visits: int | None = None
+    images: int | None = None
+
+    renewal: ClassVar[Renewal] = "same"
+    noise: ClassVar[Noise] = "fixed"
+    cross: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.corruptions, str) or not self.corruptions:
+            raise ValueError(f"corruptions must be a list of names such as ['fog', 'snow'], got {self.corruptions!r}")
+        for count in ("visits", "images"):
+            if getattr(self, count) is not None:
+                require_count(count, getattr(self, count))
+
+    def schedule(self, *, seed: int, size: int, batch: int, steps: int | None) -> Schedule:
+        images = size if self.images is None else self.images
+        visit = join(hold(Domain((name, self.severity)), images) for name in self.corruptions)
+        if self.visits is not None:
+            return visit * self.visits
+        per_visit = len(self.corruptions) * max(1, images // batch)  # at least, whether short batches count or not
+        return visit * (20 if steps is None else -(-steps // per_visit))
