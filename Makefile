@@ -9,7 +9,7 @@ demo: $(VENV)/ready
 	$(BIN)/holdfast demo
 
 test: $(VENV)/ready
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -rs
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check .

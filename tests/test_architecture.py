@@ -20,7 +20,8 @@ LAYERS = [
     {"preparation"},
     {"adapter"},
     {"testing", "corruptions", "datasets", "models"},
-    {"speed", "demo", "streams"},
+    {"speed", "streams", "report"},
+    {"showcase"},
     {"cli"},
 ]
 RANK = {part: rank for rank, parts in enumerate(LAYERS) for part in parts}

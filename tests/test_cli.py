@@ -32,7 +32,8 @@ def test_list_prints_names(capsys):
     assert cli.main(["list", "resets"]) == 0
     assert capsys.readouterr().out.split() == ["asr", "confidence", "never", "periodic"]
     assert cli.main(["list"]) == 0
-    assert "methods\troid" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert {"methods\troid", "streams\tdrift", "models\tbundled-resnet"} <= set(out.splitlines())
 
 
 @pytest.mark.parametrize(
@@ -62,8 +63,8 @@ def test_speed_prints_the_table(capsys):
     assert "ASR's own bookkeeping" in out
 
 
-def test_demo_runs(capsys):
-    assert cli.main(["demo", "--steps", "8", "--batch", "8"]) == 0
-    out = capsys.readouterr().out
-    assert "roid" in out
-    assert "quarter 4" in out
+def test_demo_runs_on_the_bundled_data_and_writes_its_report(tmp_path, capsys):
+    out = tmp_path / "demo"
+    assert cli.main(["demo", "--steps", "8", "--batch", "8", "--out", str(out)]) == 0
+    assert "ROID + ASR" in capsys.readouterr().out
+    assert "<svg" in (out / "report.html").read_text()

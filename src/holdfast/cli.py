@@ -12,6 +12,14 @@ import holdfast
 from holdfast.errors import HoldfastError
 
 
+_NAMES = {
+    "methods": holdfast.list_methods,
+    "resets": holdfast.list_resets,
+    "streams": holdfast.list_streams,
+    "models": holdfast.list_models,
+}
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     parser = _parser()
@@ -35,14 +43,25 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"holdfast {holdfast.__version__}")
     commands = parser.add_subparsers(required=True, metavar="command")
 
-    demo = _command(commands, "demo", "several methods side by side on a drifting stream", "holdfast demo --steps 300")
-    demo.add_argument("--steps", type=int, default=600, help="batches of the stream (default %(default)s)")
-    demo.add_argument("--batch", type=int, default=32, help="images per batch (default %(default)s)")
-    demo.add_argument("--seed", type=int, default=0, help="of training and stream (default %(default)s)")
+    demo = _command(
+        commands,
+        "demo",
+        "several methods side by side on a drifting stream of the bundled images, and a page that shows what happened",
+        "holdfast demo --seed 1 --out runs/second",
+    )
+    demo.add_argument("--out", default="runs/demo", help="folder of results and report (default %(default)s)")
+    demo.add_argument("--steps", type=int, default=800, help="batches of the stream (default %(default)s)")
+    demo.add_argument("--batch", type=int, default=64, help="images per batch (default %(default)s)")
+    demo.add_argument("--seed", type=int, default=0, help="of the stream and the methods (default %(default)s)")
+    demo.add_argument("--model", default="bundled-resnet", help="registered network (default %(default)s)")
+    demo.add_argument("--stream", default="drift", help="registered stream (default %(default)s)")
+    demo.add_argument("--full", action="store_true", help="more methods")
+    demo.add_argument("--fresh", action="store_true", help="delete earlier results in the folder and start over")
+    demo.add_argument("--workers", type=int, default=2, help="methods that run at a time (default %(default)s)")
     demo.set_defaults(run=_demo)
 
     names = _command(commands, "list", "registered names", "holdfast list methods 'e*'")
-    names.add_argument("kind", nargs="?", choices=("methods", "resets"), help="which names (default: all)")
+    names.add_argument("kind", nargs="?", choices=_NAMES, help="which names (default: all)")
     names.add_argument("pattern", nargs="?", default="*", help="shell pattern (default: everything)")
     names.set_defaults(run=_list)
 
@@ -68,16 +87,27 @@ def _command(
 
 
 def _list(options: argparse.Namespace) -> None:
-    for kind, names in (("methods", holdfast.list_methods), ("resets", holdfast.list_resets)):
+    for kind, names in _NAMES.items():
         if options.kind in (None, kind):
             for name in names(options.pattern):
                 print(name if options.kind else f"{kind}\t{name}")
 
 
-def _demo(options: argparse.Namespace) -> None:
-    from holdfast import demo
+def _demo(options: argparse.Namespace) -> int:
+    from holdfast import showcase
 
-    demo.run(steps=options.steps, batch=options.batch, seed=options.seed)
+    outcome = showcase.run(
+        options.out,
+        steps=options.steps,
+        batch=options.batch,
+        seed=options.seed,
+        full=options.full,
+        fresh=options.fresh,
+        workers=options.workers,
+        stream=options.stream,
+        model=options.model,
+    )
+    return 1 if outcome.failures else 130 if outcome.interrupted else 0
 
 
 def _show(status: Any, network: str, message: str) -> None:

@@ -1,0 +1,159 @@
+"""Folders of image files, one for each class, as ImageNet-like data comes."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from holdfast.datasets.errors import DatasetError
+from holdfast.datasets.imageset import ImageSet, Labels
+from holdfast.datasets.picture import read_rgb, require_pillow
+from holdfast.validation import require_choice, require_count
+
+SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+
+
+class ImageFolder:
+    """Labelled image files, read when they are asked for; an ImageSet that stays on disk.
+
+    `paths`, `labels` int64 [N] and `classes` are known at once; `folder[indices]` reads those images.
+    """
+
+    def __init__(
+        self, paths: Sequence[Path], labels: Labels, classes: tuple[str, ...], resize: int | None, crop: int
+    ) -> None:
+        self.paths = tuple(paths)
+        self.labels = labels
+        self.classes = classes
+        self.resize = resize
+        self.crop = crop
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __repr__(self) -> str:
+        return f"ImageFolder({len(self)} images, {len(self.classes)} classes, {self.crop}x{self.crop})"
+
+    def __getitem__(self, indices: slice | Sequence[int] | npt.NDArray[Any]) -> ImageSet:
+        """The images at `indices`, in memory; a file that cannot be read is a DatasetError that names it."""
+        chosen = np.arange(len(self))[indices]
+        images = np.empty((len(chosen), self.crop, self.crop, 3), np.uint8)
+        for image, index in zip(images, chosen, strict=True):
+            image[:] = read_rgb(self.paths[index], resize=self.resize, crop=self.crop)
+        return ImageSet(images, self.labels[chosen], self.classes, chosen.astype(np.int64))
+
+
+def folder(
+    root: str | os.PathLike[str],
+    *,
+    resize: int | None = 256,
+    crop: int = 224,
+    classes: Sequence[str] | None = None,
+    unreadable: str = "raise",
+    verify: bool = True,
+) -> ImageFolder:
+    """Image files in `root/<class>/`, with subfolders; labels follow `classes`, or else the sorted folder names.
+
+    `resize` scales the shorter side (None leaves the size as it is), `crop` cuts that square out of the centre.
+    `verify` decodes every file once, now; those that cannot be read are all named, in an error or, with
+    `unreadable="skip"`, in a warning and left out. With `verify=False` a bad file is an error when it is asked for:
+    by then, leaving it out would move every later image to another position.
+
+    >>> import tempfile
+    >>> from PIL import Image
+    >>> with tempfile.TemporaryDirectory() as root:
+    ...     for name in ("newt", "crow"):
+    ...         Path(root, name).mkdir()
+    ...         Image.new("RGB", (300, 400)).save(Path(root, name, "1.png"))
+    ...     data = folder(root)
+    ...     images, labels = data[[1]]
+    >>> data.classes, images.shape, labels.tolist()
+    (('crow', 'newt'), (1, 224, 224, 3), [1])
+    """
+    require_choice("unreadable", unreadable, ("raise", "skip"))
+    require_count("crop", crop)
+    if resize is not None:
+        require_count("resize", resize, low=crop)
+    if unreadable == "skip" and not verify:
+        raise ValueError("unreadable='skip' needs verify=True: what is left out must be known from the start")
+    require_pillow()
+    root = Path(root)
+    names = _class_names(root, classes)
+    paths_of = {name: _image_files(root / name) for name in names}
+    empty = [name for name, paths in paths_of.items() if not paths]
+    if empty:
+        raise DatasetError(
+            f"no image files in {_some(empty)} of {root}, expected at least one in each of {len(names)} class folders "
+            f"({', '.join(sorted(SUFFIXES))}): remove the empty folders, or give classes= without them"
+        )
+    files = [(path, label) for label, name in enumerate(names) for path in paths_of[name]]
+    if verify:
+        files = _readable(files, names, unreadable, resize, crop)
+    return ImageFolder(
+        [path for path, _ in files], np.array([label for _, label in files], np.int64), names, resize, crop
+    )
+
+
+def _class_names(root: Path, expected: Sequence[str] | None) -> tuple[str, ...]:
+    if not root.is_dir():
+        raise DatasetError(f"{root} is not a folder: give the folder that holds one folder for each class")
+    found = sorted(path.name for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
+    if not found:
+        raise DatasetError(
+            f"{root} holds no class folders: expected one folder for each class with its image files inside"
+        )
+    if expected is None:
+        return tuple(found)
+    if isinstance(expected, str) or len(set(expected)) != len(expected):
+        raise ValueError(f"classes must be different names in a list, got {expected!r}")
+    missing, surplus = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
+    if missing or surplus:
+        raise DatasetError(
+            f"the class folders of {root} are not the {len(expected)} expected classes: "
+            + "; ".join(
+                f"{len(names)} {what} ({_some(names)})"
+                for what, names in (("missing", missing), ("not expected", surplus))
+                if names
+            )
+            + "; give the folder of the whole dataset, or the classes= that it holds"
+        )
+    return tuple(expected)
+
+
+def _image_files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
+
+
+def _readable(
+    files: list[tuple[Path, int]], names: tuple[str, ...], unreadable: str, resize: int | None, crop: int
+) -> list[tuple[Path, int]]:
+    """The files that decode; what becomes of the others is the caller's choice."""
+    good, bad = [], []
+    for path, label in files:
+        try:
+            read_rgb(path, resize=resize, crop=crop)
+        except (DatasetError, OSError) as error:
+            bad.append(str(error))
+        else:
+            good.append((path, label))
+    if not bad:
+        return good
+    report = f"{len(bad)} of {len(files)} image files cannot be used:\n  " + "\n  ".join(bad)
+    if unreadable == "raise":
+        raise DatasetError(f"{report}\nreplace them, or leave them out with unreadable='skip'")
+    lost = sorted({label for _, label in files} - {label for _, label in good})
+    if lost:
+        raise DatasetError(f"{report}\nno image would be left in {_some([names[label] for label in lost])}")
+    warnings.warn(report, stacklevel=3)
+    return good
+
+
+def _some(names: Sequence[str], limit: int = 5) -> str:
+    listed = ", ".join(map(repr, names[:limit]))
+    return listed if len(names) <= limit else f"{listed} and {len(names) - limit} more"
