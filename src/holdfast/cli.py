@@ -11,7 +11,6 @@ from typing import Any
 import holdfast
 from holdfast.errors import HoldfastError
 
-
 _NAMES = {
     "methods": holdfast.list_methods,
     "resets": holdfast.list_resets,
@@ -50,8 +49,8 @@ def _parser() -> argparse.ArgumentParser:
         "holdfast demo --seed 1 --out runs/second",
     )
     demo.add_argument("--out", default="runs/demo", help="folder of results and report (default %(default)s)")
-    demo.add_argument("--steps", type=int, default=800, help="batches of the stream (default %(default)s)")
-    demo.add_argument("--batch", type=int, default=64, help="images per batch (default %(default)s)")
+    demo.add_argument("--steps", type=int, default=1600, help="batches of the stream (default %(default)s)")
+    demo.add_argument("--batch", type=int, default=32, help="images per batch (default %(default)s)")
     demo.add_argument("--seed", type=int, default=0, help="of the stream and the methods (default %(default)s)")
     demo.add_argument("--model", default="bundled-resnet", help="registered network (default %(default)s)")
     demo.add_argument("--stream", default="drift", help="registered stream (default %(default)s)")

@@ -1,0 +1,116 @@
+"""What a page tells: the contestants' results along one stream, and a few images of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+Counts: TypeAlias = npt.NDArray[np.int64]
+Pixels: TypeAlias = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, eq=False)
+class Track:
+    """One contestant, batch by batch; arrays are as long as it got, `total` is the length of the stream."""
+
+    key: str
+    label: str
+    total: int
+    correct: Floats
+    count: Floats
+    predicted: Counts
+    """[batches, classes]: how often each class was predicted."""
+    labels: Counts
+    """[batches, classes]: how often each class was there."""
+    domains: Sequence[str]
+    reset_fraction: Floats
+    """Share of layers reset after the batch; 0 when none."""
+    concentration: Floats
+    """nan where the policy does not measure it, and so is `threshold`."""
+    threshold: Floats
+    seconds: Floats
+
+    def __post_init__(self) -> None:
+        for name in ("count", "predicted", "labels", "domains", "reset_fraction", "concentration", "threshold"):
+            if len(getattr(self, name)) != self.batches:
+                raise ValueError(f"{name} has {len(getattr(self, name))} entries, expected {self.batches}")
+
+    @property
+    def batches(self) -> int:
+        """How far it got."""
+        return len(self.correct)
+
+    @property
+    def overall(self) -> float:
+        """Accuracy over everything it saw; nan when that is nothing."""
+        return self.accuracy(slice(None))
+
+    @property
+    def resets(self) -> Counts:
+        """The batches after which it was reset, counted from 0."""
+        return np.flatnonzero(self.reset_fraction > 0)
+
+    @property
+    def measures_concentration(self) -> bool:
+        """Whether there is a concentration and a threshold to show."""
+        return bool(np.isfinite(self.concentration).any() and np.isfinite(self.threshold).any())
+
+    def accuracy(self, part: slice) -> float:
+        """Accuracy over a part of the stream."""
+        seen = float(self.count[part].sum())
+        return float(self.correct[part].sum()) / seen if seen else float("nan")
+
+    def smooth_accuracy(self, window: int) -> Floats:
+        """At each batch, the accuracy over the `window` batches around it; fewer at the ends."""
+        right, seen = (np.concatenate([[0.0], np.cumsum(values)]) for values in (self.correct, self.count))
+        at = np.arange(self.batches)
+        low, high = np.maximum(at - window // 2, 0), np.minimum(at + (window + 1) // 2, self.batches)
+        smoothed: Floats = (right[high] - right[low]) / (seen[high] - seen[low])
+        return smoothed
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """A few images [n, height, width, 3] of one batch."""
+
+    step: int
+    domain: str
+    images: Pixels = field(repr=False)
+    labels: Sequence[str] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Story:
+    """Everything on a page. `reference` is the key of the contestant that the others are compared with."""
+
+    title: str
+    tracks: Sequence[Track]
+    reference: str
+    classes: Sequence[str]
+    samples: Sequence[Sample] = ()
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def total(self) -> int:
+        """Batches of the stream."""
+        return max((track.total for track in self.tracks), default=0)
+
+    @property
+    def started(self) -> list[Track]:
+        """The contestants that have something to show."""
+        return [track for track in self.tracks if track.batches]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every contestant saw the whole stream."""
+        return all(track.batches >= track.total for track in self.tracks)
+
+    @property
+    def window(self) -> int:
+        """Batches that an accuracy curve averages over."""
+        return max(1, self.total // 25)
