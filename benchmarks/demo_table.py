@@ -1,0 +1,37 @@
+"""The demonstration's table over several seeds.
+
+for seed in 0 1 2; do holdfast demo --seed $seed --out runs/seed$seed; done
+python benchmarks/demo_table.py runs/seed0 runs/seed1 runs/seed2
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from holdfast import report, showcase
+
+
+def main(folders: list[str]) -> None:
+    """Print mean and standard deviation of accuracies, and each contestant's verdicts."""
+    rows: dict[str, list[report.Standing]] = {}
+    for folder in folders:
+        settings = json.loads((Path(folder) / "demo.json").read_text())
+        for standing in report.standings(showcase.story(folder, showcase.lineup(settings["steps"]))):
+            if standing.batches == standing.total:
+                rows.setdefault(standing.label, []).append(standing)
+    print("| contestant | overall, % | last quarter, % | resets | verdicts |\n| --- | --- | --- | --- | --- |")
+    for label, standings in rows.items():
+        cells = [
+            f"{100 * np.mean(values):.1f} ± {100 * np.std(values):.1f}"
+            for values in ([s.overall for s in standings], [s.last_quarter for s in standings])
+        ]
+        resets = np.mean([standing.resets for standing in standings])
+        print(f"| {label} | {' | '.join(cells)} | {resets:.0f} | {', '.join(s.verdict for s in standings)} |")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
