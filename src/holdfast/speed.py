@@ -80,7 +80,7 @@ SHAPES = {
 
 
 def methods_measured() -> dict[str, Method]:
-    """Every registered method that needs no source data, set so that all samples are selected."""
+    """Every registered method, set so that all samples are selected."""
     chosen: dict[str, Method] = {}
     for name in methods.base.registry.names():
         method = methods.base.registry.get(name)()
@@ -88,8 +88,7 @@ def methods_measured() -> dict[str, Method]:
             method = type(method)(entropy_margin=1.1, similarity_margin=2.0)
         elif isinstance(method, methods.SAR):
             method = methods.SAR(entropy_margin=1.1)
-        if method.needs_source is None:
-            chosen[name] = method
+        chosen[name] = method
     return chosen
 
 
@@ -121,7 +120,7 @@ def measure(
     images = shape.images()
     chosen = methods_measured()
     adapters = {
-        f"{name}{suffix}": Adapter(shape.network(), chosen[name], reset=reset)
+        f"{name}{suffix}": _adapter(shape, shape.network(), chosen[name], reset)
         for name in names
         for suffix, reset in (("", None), ("+asr", resets.ASR()))
     }
@@ -159,6 +158,10 @@ def measure(
     return rows, _bookkeeping(adapters["eta+asr"], images, rounds) / median["eta"] if "eta" in names else math.nan
 
 
+def _adapter(shape: Shape, model: nn.Module, method: Method, reset: resets.Reset | None) -> Adapter:
+    return Adapter(model, method, reset=reset, source=shape.images() if method.needs_source else None)
+
+
 def _caller(adapter: Adapter, images: Tensor) -> Callable[[], Tensor]:
     return lambda: adapter(images)
 
@@ -188,7 +191,7 @@ def _memory(shape: Shape, name: str) -> tuple[float, float]:
     model = shape.network()
     method = methods_measured()[name.removesuffix("+asr")]
     policy = resets.ASR(alpha0=0.999) if name.endswith("+asr") else None  # resets at once: all averages exist
-    adapter = Adapter(model, method, reset=policy)
+    adapter = _adapter(shape, model, method, policy)
     for _ in range(2):
         adapter(shape.images())
     own = sum(tensor.numel() for tensor in [*model.parameters(), *model.buffers()])
