@@ -144,4 +144,6 @@ def _speed(options: argparse.Namespace) -> None:
             )
         print(f"{network}: batch {shape.batch}, {options.threads} thread(s), median of {options.rounds} rounds")
         print("\n".join(speed.table(rows)))
-        print(f"ASR's own bookkeeping, without the source model's forward: {bookkeeping:.2%} of the ETA step\n")
+        if bookkeeping is not None:
+            print(f"ASR's own bookkeeping, without the source model's forward: {bookkeeping:.2%} of the ETA step")
+        print()

@@ -112,8 +112,8 @@ class Row:
 
 def measure(
     shape: Shape, names: Sequence[str], rounds: int = 7, progress: Callable[[str], None] = lambda message: None
-) -> tuple[list[Row], float]:
-    """Rows for `names`, each plain and with ASR, and ASR's own bookkeeping relative to the ETA step.
+) -> tuple[list[Row], float | None]:
+    """Rows for `names`, each plain and with ASR, and ASR's own bookkeeping relative to the ETA step (None without ETA).
 
     All sides take turns in one process, so that whatever else the machine does falls on all of them.
     """
@@ -155,7 +155,7 @@ def measure(
         unavoidable = backwards * median["forward+backward"] + (forwards - backwards) * median["forward"]
         base = median[name.removesuffix("+asr")]
         rows.append(Row(name, forwards, backwards, median[name], unavoidable, median[name] / base, peak, held))
-    return rows, _bookkeeping(adapters["eta+asr"], images, rounds) / median["eta"] if "eta" in names else math.nan
+    return rows, _bookkeeping(adapters["eta+asr"], images, rounds) / median["eta"] if "eta" in names else None
 
 
 def _adapter(shape: Shape, model: nn.Module, method: Method, reset: resets.Reset | None) -> Adapter:
