@@ -10,7 +10,7 @@ except PackageNotFoundError:  # a source tree that was never installed
     __version__ = "0.0.0"
 
 from holdfast import methods, resets
-from holdfast.adapter import Adapter, adapt
+from holdfast.adapter import Adapter
 from holdfast.errors import HoldfastError, NonFiniteError, SnapshotError, UnknownNameError
 from holdfast.preparation import Preparation, prepare
 from holdfast.record import Callback, History, JsonLines, StepRecord
@@ -18,6 +18,7 @@ from holdfast.record import Callback, History, JsonLines, StepRecord
 _ON_DEMAND = ("corruptions", "datasets", "models", "streams", "testing")
 """Parts that are imported when first touched, because an adapter in production needs none of them."""
 
+adapt = Adapter
 list_methods = methods.base.registry.names
 list_resets = resets.base.registry.names
 register_method = methods.base.registry.register

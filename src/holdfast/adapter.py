@@ -8,7 +8,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import torch
@@ -34,15 +34,33 @@ _log = logging.getLogger("holdfast")
 
 
 class Adapter:
-    """Predicts and adapts, batch by batch. Made by `holdfast.adapt`; see there for the arguments.
+    """A trained classifier that adapts to the unlabelled batches it is given; `holdfast.adapt` is its other name.
+
+    model: maps float images [batch, ...] to logits; its own tensors are never changed, frozen ones are shared.
+    method, reset: a registered name or an object from `holdfast.methods` / `holdfast.resets`.
+    optimizer: callable on a list of parameters; left out, the method's published choice for ImageNet.
+    num_classes: inferred from the first batch when left out.
+    source: source images, for methods that need them: a loader, a tensor, or a file saved by `holdfast.prepare`.
+    seed: of the method's randomness; step k draws the same numbers whatever came before.
+    window: batches of one are gathered; every `window` of them make one adaptation step.
+    nonfinite_limit, on_nonfinite: after so many unusable batches in a row, return to the source or raise.
+    callbacks: called with (adapter, record) after every adapting call.
 
     Not safe for calls from several threads at once.
+
+    >>> import torch, holdfast
+    >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(8 * 36, 10))
+    >>> adapter = holdfast.adapt(net, "eta", reset="asr")
+    >>> adapter(torch.rand(16, 3, 8, 8)).shape
+    torch.Size([16, 10])
+    >>> adapter.last.step
+    1
     """
 
     def __init__(
         self,
         model: nn.Module,
-        method: str | Method,
+        method: str | Method = "roid",
         *,
         reset: str | Reset | None = None,
         optimizer: OptimizerFactory | None = None,
@@ -52,7 +70,7 @@ class Adapter:
         window: int = 16,
         nonfinite_limit: int = 10,
         on_nonfinite: Literal["reset", "raise"] = "reset",
-        callbacks: Sequence[Callback] = (),
+        callbacks: Iterable[Callback] = (),
     ) -> None:
         require_count("window", window)
         require_count("nonfinite_limit", nonfinite_limit)
@@ -400,55 +418,6 @@ class Adapter:
             "window": self.window,
             "constants": snapshot.digest_of(self.constants),
         }
-
-
-def adapt(
-    model: nn.Module,
-    method: str | Method = "roid",
-    *,
-    reset: str | Reset | None = None,
-    optimizer: OptimizerFactory | None = None,
-    num_classes: int | None = None,
-    source: Source | None = None,
-    seed: int = 0,
-    window: int = 16,
-    nonfinite_limit: int = 10,
-    on_nonfinite: Literal["reset", "raise"] = "reset",
-    callbacks: Iterable[Callback] = (),
-) -> Adapter:
-    """Wrap a trained classifier so that it adapts to the unlabelled batches it is given.
-
-    model: maps float images [batch, ...] to logits; its own tensors are never changed, frozen ones are shared.
-    method, reset: a registered name or an object from `holdfast.methods` / `holdfast.resets`.
-    optimizer: callable on a list of parameters; left out, the method's published choice for ImageNet.
-    num_classes: inferred from the first batch when left out.
-    source: source images, for methods that need them: a loader, a tensor, or a file saved by `holdfast.prepare`.
-    seed: of the method's randomness; step k draws the same numbers whatever came before.
-    window: batches of one are gathered; every `window` of them make one adaptation step.
-    nonfinite_limit, on_nonfinite: after so many unusable batches in a row, return to the source or raise.
-    callbacks: called with (adapter, record) after every adapting call.
-
-    >>> import torch, holdfast
-    >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(8 * 36, 10))
-    >>> adapter = holdfast.adapt(net, "eta", reset="asr")
-    >>> adapter(torch.rand(16, 3, 8, 8)).shape
-    torch.Size([16, 10])
-    >>> adapter.last.step
-    1
-    """
-    return Adapter(
-        model,
-        method,
-        reset=reset,
-        optimizer=optimizer,
-        num_classes=num_classes,
-        source=source,
-        seed=seed,
-        window=window,
-        nonfinite_limit=nonfinite_limit,
-        on_nonfinite=on_nonfinite,
-        callbacks=list(callbacks),
-    )
 
 
 def _all_finite(values: Tensor) -> bool:
