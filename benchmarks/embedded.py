@@ -93,7 +93,7 @@ def path_of(name: str, seed: int, steps: int, batch: int) -> Path:
 
 
 def table(group: str, seeds: int, steps: int, batch: int) -> None:
-    """Mean and standard deviation over seeds of what has run."""
+    """Mean (and, over several seeds, standard deviation) of what has run."""
     print(f"accuracy in %: {steps} batches of {batch}, stream 'drift', {seeds} seed(s)\n")
     print("| run | overall | last quarter | resets |\n| --- | --- | --- | --- |")
     for name in GROUPS[group]:
@@ -103,7 +103,7 @@ def table(group: str, seeds: int, steps: int, batch: int) -> None:
             whole = [100 * float(np.mean(result["accuracies"])) for result in results]
             last = [100 * float(np.mean(result["accuracies"][-(steps // 4) :])) for result in results]
             resets = float(np.mean([len(result["resets"]) for result in results]))
-            cells = [f"{np.mean(v):.1f} ± {np.std(v):.1f}" for v in (whole, last)]
+            cells = [f"{np.mean(v):.1f}" + (f" ± {np.std(v):.1f}" if len(v) > 1 else "") for v in (whole, last)]
             print(f"| {name} | {cells[0]} | {cells[1]} | {resets:.0f} |")
 
 
