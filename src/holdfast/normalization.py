@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 _KNOWN = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
@@ -141,8 +142,7 @@ class Statistics:
 @torch.no_grad()
 def _mix(mean: Tensor, variance: Tensor, alpha: float, module: _NormBase, inputs: Tensor) -> None:
     """Give a BatchNorm layer, before it runs, statistics between the source's and the batch's."""
+    mean, variance = mean.clone(), variance.clone()
     if inputs.numel() > inputs.shape[1]:  # a single value per channel has no variance: the source's stands
-        axes = [axis for axis in range(inputs.dim()) if axis != 1]
-        batch_variance, batch_mean = torch.var_mean(inputs.to(mean.dtype), axes)
-        mean, variance = torch.lerp(mean, batch_mean, alpha), torch.lerp(variance, batch_variance, alpha)
+        functional.batch_norm(inputs, mean, variance, training=True, momentum=alpha)  # updates them in place
     module.running_mean, module.running_var = mean, variance
