@@ -26,7 +26,7 @@ def main(folders: list[str]) -> None:
     print("| contestant | overall, % | last quarter, % | resets | verdicts |\n| --- | --- | --- | --- | --- |")
     for label, standings in rows.items():
         cells = [
-            f"{100 * np.mean(values):.1f} ± {100 * np.std(values):.1f}"
+            f"{100 * np.mean(values):.1f}" + (f" ± {100 * np.std(values):.1f}" if len(values) > 1 else "")
             for values in ([s.overall for s in standings], [s.last_quarter for s in standings])
         ]
         resets = np.mean([standing.resets for standing in standings])
