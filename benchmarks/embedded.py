@@ -19,6 +19,7 @@ import torch
 
 import holdfast
 from holdfast import methods, models, streams
+from holdfast.files import write_atomically
 from holdfast.methods.base import Method
 from holdfast.resets import ASR, Never, Reset
 
@@ -130,9 +131,7 @@ def main() -> None:
             futures = {pool.submit(run, options.group, name, seed, *size): (name, seed) for name, seed in missing}
             for count, future in enumerate(as_completed(futures), 1):
                 path = path_of(*futures[future], *size)
-                temporary = path.with_suffix(".tmp")
-                temporary.write_text(json.dumps(future.result(), separators=(",", ":")))
-                temporary.replace(path)
+                write_atomically(path, json.dumps(future.result(), separators=(",", ":")).encode())
                 print(f"{count} of {len(missing)}: {path.stem}", flush=True)
     table(options.group, options.seeds, *size)
 

@@ -11,7 +11,7 @@ import holdfast
 
 ROOT = Path(holdfast.__file__).parent
 LAYERS = [
-    {"errors", "validation"},
+    {"errors", "files", "validation"},
     {"registry", "state", "arena", "normalization", "losses", "augment", "snapshot", "optim", "record"},
     {"network"},
     {"step"},

@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import argparse
 import copy
-import functools
 import hashlib
+import io
 import logging
 import math
-import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from torch.nn import functional
 
 from holdfast import datasets, models
 from holdfast.datasets import ImageSet
+from holdfast.files import write_atomically
 from holdfast.models.bundled import Bundled
 
 log = logging.getLogger("train_bundled")
@@ -157,15 +157,6 @@ def accuracy(network: nn.Module, subset: ImageSet, batch_size: int = 500) -> flo
     return 100 * float((predicted.numpy() == subset.labels).mean())
 
 
-def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Have `path` written beside itself and moved into place, so that a crash leaves the old file or the new one."""
-    temporary = path.with_name(path.name + ".tmp")
-    write(temporary)
-    with open(temporary, "rb+") as file:
-        os.fsync(file.fileno())
-    temporary.replace(path)
-
-
 def train(
     name: str,
     images: ImageSet,
@@ -227,7 +218,9 @@ def train(
             "average": average.state_dict(),
             "optimizer": optimizer.state_dict(),
         }
-        write_whole(path, functools.partial(torch.save, content))
+        buffer = io.BytesIO()
+        torch.save(content, buffer)
+        write_atomically(path, buffer.getvalue())
         seconds = time.perf_counter() - start
         right = f"{accuracy(average, watched):.2f}" if (epoch + 1) % 4 == 0 or epoch + 1 == epochs else "-"
         mean = total / len(stream)
@@ -246,7 +239,7 @@ def export(name: str, work: Path) -> None:
     if not all(bool(value.isfinite().all()) for value in halves.values()):
         raise SystemExit(f"{name} does not fit half precision")
     path = Path(models.__file__).parent / entry.file
-    write_whole(path, lambda place: place.write_bytes(safetensors.torch.save(halves)))
+    write_atomically(path, safetensors.torch.save(halves))
     log.info("%s: epoch %d of %d exported", path.name, saved["done"], saved["epochs"])
 
 

@@ -194,7 +194,7 @@ class Adapter:
         arena.zero_gradients()
         objective = step.objective = self.method.gradient(step, self._states["method"])
         loss = None if objective.loss is None else float(objective.loss.detach())
-        if not _all_finite(arena.gradients) or (objective.loss is not None and not _all_finite(objective.loss)):
+        if not _all_finite(arena.gradients) or (loss is not None and not math.isfinite(loss)):
             return self._refuse("non-finite loss or gradient", images)
         self._states["method"].update(objective.updates)
         for name, policy in self._policies.items():

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
-import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import SnapshotError
+from holdfast.files import write_atomically
 
 VERSION = 1
 _KEY = "holdfast"
@@ -27,7 +26,7 @@ def write(path: str | os.PathLike[str], kind: str, tensors: Mapping[str, Tensor]
     stored = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     text = json.dumps(dict(content), sort_keys=True, allow_nan=False)
     header = {"kind": kind, "version": VERSION, "content": text, "digest": _digest(kind, VERSION, stored, text)}
-    _write_atomically(Path(path), safetensors.torch.save(stored, metadata={_KEY: json.dumps(header)}))
+    write_atomically(path, safetensors.torch.save(stored, metadata={_KEY: json.dumps(header)}))
 
 
 def read(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -67,23 +66,3 @@ def digest_of(tensors: Mapping[str, Tensor]) -> str:
 def _digest(kind: object, version: int, tensors: Mapping[str, Tensor], text: object) -> str:
     whole = f"{kind}\0{version}\0{digest_of(tensors)}\0{text}"
     return hashlib.blake2b(whole.encode(), digest_size=16).hexdigest()
-
-
-def _write_atomically(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        with open(temporary, "xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise
-    if os.name == "posix":
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from importlib import resources
-from pathlib import Path
 
+from holdfast.files import write_atomically
 from holdfast.report import curves, heatmap, png
 from holdfast.report.markup import Markup, data, element, join
 from holdfast.report.standing import RULE, conclusions
@@ -67,10 +67,7 @@ def render(story: Story) -> str:
 
 def write(story: Story, path: str | os.PathLike[str]) -> None:
     """Write the page; it replaces an earlier one whole or not at all."""
-    path = Path(path)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(render(story), encoding="utf-8")
-    temporary.replace(path)
+    write_atomically(path, render(story).encode())
 
 
 def _asset(name: str) -> str:

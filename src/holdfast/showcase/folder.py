@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import HoldfastError
+from holdfast.files import write_atomically
 from holdfast.showcase.contestants import Contestant
 from holdfast.showcase.settings import Settings
 
@@ -111,13 +112,6 @@ class Folder:
         if not isinstance(content, dict):
             raise FolderError(f"{path} is damaged: start afresh with --fresh")
         return content
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Replace a file whole, or leave it as it was."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    temporary.write_bytes(data)
-    temporary.replace(path)
 
 
 @contextlib.contextmanager

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from holdfast import report
+from holdfast.files import write_atomically
 from holdfast.showcase.contestants import NUM_CLASSES
-from holdfast.showcase.folder import write_atomically
 from holdfast.showcase.settings import Stream, class_names
 
 MOMENTS, PER_MOMENT = 18, 4
