@@ -20,8 +20,11 @@ LAYERS = [
     {"preparation"},
     {"adapter"},
     {"testing", "corruptions", "datasets", "models"},
-    {"speed", "streams", "report"},
+    {"speed", "streams"},
+    {"calibration", "bench"},
+    {"report"},
     {"showcase"},
+    {"commands"},
     {"cli"},
 ]
 RANK = {part: rank for rank, parts in enumerate(LAYERS) for part in parts}

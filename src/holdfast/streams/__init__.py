@@ -7,7 +7,9 @@ from holdfast.streams.errors import StreamError
 from holdfast.streams.images import LabelledImages
 from holdfast.streams.named import Recipe, make, registry
 from holdfast.streams.order import AsGiven, ByLabel, Dirichlet, Order, Shuffled, SlotDirichlet
+from holdfast.streams.rendering import Corrupted, Rendering
 from holdfast.streams.schedule import Schedule, Stretch, hold, join
+from holdfast.streams.seekable import Seekable
 from holdfast.streams.stream import Stream
 
 __all__ = [
@@ -15,12 +17,15 @@ __all__ = [
     "AsGiven",
     "Batch",
     "ByLabel",
+    "Corrupted",
     "Dirichlet",
     "Domain",
     "LabelledImages",
     "Order",
     "Recipe",
+    "Rendering",
     "Schedule",
+    "Seekable",
     "Shuffled",
     "SlotDirichlet",
     "Span",

@@ -15,7 +15,9 @@ from holdfast.streams.domain import Domain
 from holdfast.streams.images import Data, labelled_images
 from holdfast.streams.order import Order
 from holdfast.streams.passes import Renewal
+from holdfast.streams.rendering import Rendering
 from holdfast.streams.schedule import Schedule, hold, join
+from holdfast.streams.seekable import Seekable
 from holdfast.streams.stream import Noise, Stream
 from holdfast.validation import require_count, require_number
 
@@ -31,6 +33,38 @@ class Recipe(ABC):
     renewal: ClassVar[Renewal] = "stretch"
     noise: ClassVar[Noise] = "fresh"
     cross: ClassVar[bool] = True
+    rendering: ClassVar[Rendering | None] = None
+    needs: ClassVar[str] = ""
+    """Which files a run needs and how they are laid out; empty when the bundled images do."""
+
+    def stream(
+        self,
+        data: Data | None,
+        *,
+        seed: int,
+        steps: int | None,
+        batch: int,
+        order: Order | None,
+        ragged: Ragged,
+        scale: Scale | None,
+    ) -> Seekable:
+        """The stream itself; a recipe whose images are stored somewhere makes its own."""
+        images = labelled_images(data)
+        return Stream(
+            images,
+            self.schedule(seed=seed, size=len(images), batch=batch, steps=steps),
+            batch=batch,
+            seed=seed,
+            steps=steps,
+            order=order,
+            renewal=self.renewal,
+            noise=self.noise,
+            cross=self.cross,
+            ragged=ragged,
+            scale=scale,
+            rendering=self.rendering,
+            name=self.name,
+        )
 
     @abstractmethod
     def schedule(self, *, seed: int, size: int, batch: int, steps: int | None) -> Schedule:
@@ -51,7 +85,7 @@ def make(
     ragged: Ragged = "keep",
     scale: Scale | None = None,
     **options: Any,
-) -> Stream:
+) -> Seekable:
     """The stream of that name, on the bundled images or on `data`; `options` are the fields of its recipe.
 
     >>> stream = make("drift", seed=43, steps=2000)
@@ -73,21 +107,7 @@ def make(
     require_count("seed", seed, low=0)
     if steps is not None:
         require_count("steps", steps)
-    images = labelled_images(data)
-    return Stream(
-        images,
-        recipe.schedule(seed=seed, size=len(images), batch=batch, steps=steps),
-        batch=batch,
-        seed=seed,
-        steps=steps,
-        order=order,
-        renewal=recipe.renewal,
-        noise=recipe.noise,
-        cross=recipe.cross,
-        ragged=ragged,
-        scale=scale,
-        name=cls.name,
-    )
+    return recipe.stream(data, seed=seed, steps=steps, batch=batch, order=order, ragged=ragged, scale=scale)
 
 
 @registry.register("clean")

@@ -23,14 +23,14 @@ from holdfast.streams.batch import Batch, Pixels
 from holdfast.streams.errors import StreamError
 
 if TYPE_CHECKING:
-    from holdfast.streams.stream import Stream
+    from holdfast.streams.seekable import Seekable
 
 _AHEAD = 3  # finished batches that may wait in each worker, besides those in the pipe
 _ROOM = 2**20  # bytes in a pipe; more is a matter of privilege
 _PATIENCE = 10.0  # seconds that a terminated process may take to go
 
 
-def prefetched(stream: Stream, start: int, stop: int, workers: int) -> Generator[Batch, None, None]:
+def prefetched(stream: Seekable, start: int, stop: int, workers: int) -> Generator[Batch, None, None]:
     """Batches `start` to `stop` from `workers` processes, which live as long as this generator."""
     steps = range(start, stop)
     parcel = pickle.dumps(stream, protocol=pickle.HIGHEST_PROTOCOL)
@@ -158,7 +158,7 @@ def _work(orders: Connection, results: Connection) -> None:
 
 def _make(parcel: bytes, steps: range, finished: queue.Queue[Any]) -> None:
     try:
-        stream: Stream = pickle.loads(parcel)
+        stream: Seekable = pickle.loads(parcel)
         for k in steps:
             finished.put(stream.pixels(k))
     except Exception as error:  # whatever it is, the parent raises it
