@@ -208,7 +208,7 @@ def test_ctrl_c_ends_cleanly_with_a_report_and_loses_nothing(finished, tmp_path)
 def test_a_worker_that_is_still_starting_is_not_hit_by_ctrl_c():
     code = """
 import multiprocessing, os, signal, time
-from holdfast.showcase import interruption
+from holdfast.bench import interruption
 process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(0.2,))
 with interruption.held_back():
     process.start()
@@ -323,7 +323,7 @@ def test_fresh_deletes_results_and_nothing_else(copy):
 
 
 def test_two_demonstrations_cannot_share_a_folder(copy):
-    with Folder(copy).lock(), pytest.raises(showcase.FolderError, match="another demonstration is running"):
+    with Folder(copy).lock(), pytest.raises(showcase.FolderError, match="another process is running"):
         run(copy)
 
 

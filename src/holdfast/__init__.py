@@ -11,11 +11,11 @@ except PackageNotFoundError:  # a source tree that was never installed
 
 from holdfast import methods, resets
 from holdfast.adapter import Adapter
-from holdfast.errors import HoldfastError, NonFiniteError, SnapshotError, UnknownNameError
+from holdfast.errors import FolderError, HoldfastError, NonFiniteError, SnapshotError, UnknownNameError
 from holdfast.preparation import Preparation, prepare
 from holdfast.record import Callback, History, JsonLines, StepRecord
 
-_ON_DEMAND = ("corruptions", "datasets", "models", "streams", "testing")
+_ON_DEMAND = ("bench", "calibration", "corruptions", "datasets", "models", "streams", "testing")
 """Parts that are imported when first touched, because an adapter in production needs none of them."""
 
 adapt = Adapter
@@ -48,6 +48,7 @@ def __getattr__(name: str) -> ModuleType:
 __all__ = [
     "Adapter",
     "Callback",
+    "FolderError",
     "History",
     "HoldfastError",
     "JsonLines",

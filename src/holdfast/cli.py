@@ -10,7 +10,7 @@ from importlib import import_module
 import holdfast
 from holdfast.errors import HoldfastError
 
-COMMANDS = ("demo", "list", "speed")
+COMMANDS = ("demo", "run", "sweep", "list", "speed")
 """In the order of `holdfast --help`; each is a module of `holdfast.commands`."""
 
 

@@ -15,3 +15,7 @@ class SnapshotError(HoldfastError, ValueError):
 
 class NonFiniteError(HoldfastError, ArithmeticError):
     """Too many non-finite batches in a row, and the adapter was told to raise."""
+
+
+class FolderError(HoldfastError, ValueError):
+    """A folder of results belongs to something else, or another process is writing to it."""

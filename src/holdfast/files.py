@@ -1,11 +1,16 @@
-"""Files that are replaced whole or not at all."""
+"""Files that are replaced whole or not at all, and folders that one process at a time writes to."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import secrets
+import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
+
+from holdfast.errors import FolderError
 
 
 def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
@@ -28,3 +33,27 @@ def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+@contextlib.contextmanager
+def locked(path: str | os.PathLike[str], patience: float = 0.0) -> Iterator[None]:
+    """Hold a lock that ends with the process, however that ends; where the system has none, hold nothing.
+
+    Raises a FolderError when another process still holds it after `patience` seconds.
+    """
+    if sys.platform == "win32":
+        yield
+        return
+    import fcntl
+
+    deadline = time.monotonic() + patience
+    with open(path, "a") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if time.monotonic() >= deadline:
+                    raise FolderError(f"another process is running in {Path(path).parent}") from error
+                time.sleep(0.05)
+        yield

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
-from holdfast.showcase import interruption, worker
+from holdfast.bench import interruption
+from holdfast.showcase import worker
 from holdfast.showcase.contestants import Contestant
 from holdfast.showcase.folder import Folder
 from holdfast.showcase.settings import Settings

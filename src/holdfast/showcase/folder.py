@@ -6,13 +6,12 @@ import contextlib
 import json
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from holdfast.errors import HoldfastError
-from holdfast.files import write_atomically
+from holdfast.errors import FolderError
+from holdfast.files import locked, write_atomically
 from holdfast.showcase.contestants import Contestant
 from holdfast.showcase.settings import Settings
 
@@ -20,10 +19,6 @@ SETTINGS, SAMPLES, REPORT, LOCK = "demo.json", "samples.npz", "report.html", ".l
 STEPS, SNAPSHOT, CONTESTANT = "steps.jsonl", "snapshot.safetensors", "contestant.json"
 ERROR = "error.txt"
 FORMAT = 1
-
-
-class FolderError(HoldfastError, ValueError):
-    """The folder belongs to something else, or somebody else is writing to it."""
 
 
 class Folder:
@@ -73,7 +68,7 @@ class Folder:
         """Keep a second demonstration out of this folder; one that holds something else is not touched."""
         self._require_ours()
         self.path.mkdir(parents=True, exist_ok=True)
-        with locked(self.path / LOCK, wait=False):
+        with locked(self.path / LOCK):
             yield
 
     def _match(self, found: dict[str, Any] | None, wanted: dict[str, Any], where: str) -> None:
@@ -112,19 +107,3 @@ class Folder:
         if not isinstance(content, dict):
             raise FolderError(f"{path} is damaged: start afresh with --fresh")
         return content
-
-
-@contextlib.contextmanager
-def locked(path: Path, wait: bool) -> Iterator[None]:
-    """Hold a lock that ends with the process, however that ends; where the system has none, hold nothing."""
-    if sys.platform == "win32":
-        yield
-        return
-    import fcntl
-
-    with open(path, "a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise FolderError(f"another demonstration is running in {path.parent}") from error
-        yield

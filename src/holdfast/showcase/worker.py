@@ -15,9 +15,10 @@ import torch
 
 from holdfast.adapter import Adapter
 from holdfast.errors import SnapshotError
+from holdfast.files import locked
 from holdfast.showcase import journal
 from holdfast.showcase.contestants import NUM_CLASSES, Contestant
-from holdfast.showcase.folder import ERROR, SNAPSHOT, STEPS, locked
+from holdfast.showcase.folder import ERROR, SNAPSHOT, STEPS
 from holdfast.showcase.settings import Batch, Settings
 
 
@@ -47,7 +48,7 @@ def main(settings: Settings, contestant: Contestant, place: Path, snapshot_every
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides and tells
     torch.set_num_threads(1)
     try:
-        with locked(place / ".lock", wait=True):  # a worker whose parent was killed may be at its last step
+        with locked(place / ".lock", patience=600.0):  # a worker whose parent was killed may be at its last step
             compete(settings, contestant, place, snapshot_every, parent.send, parent.poll)
     except (BrokenPipeError, EOFError, ConnectionResetError):
         pass  # the parent is gone: what is on disk stands

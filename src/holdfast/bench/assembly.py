@@ -1,0 +1,177 @@
+"""From an experiment to its parts; a process keeps the last few models and streams, for the next run."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from holdfast import datasets, methods, models, resets, streams
+from holdfast.adapter import Adapter
+from holdfast.bench.component import Component
+from holdfast.bench.experiment import Experiment
+from holdfast.errors import UnknownNameError
+from holdfast.registry import Registry
+
+T = TypeVar("T")
+
+_ORDERS = {
+    "as-given": streams.AsGiven,
+    "by-label": streams.ByLabel,
+    "dirichlet": streams.Dirichlet,
+    "shuffled": streams.Shuffled,
+    "slot-dirichlet": streams.SlotDirichlet,
+}
+_OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    name.lower(): found
+    for name, found in vars(torch.optim).items()
+    if isinstance(found, type) and issubclass(found, torch.optim.Optimizer) and found is not torch.optim.Optimizer
+}
+_REMEMBERED = 2
+
+
+def model_of(experiment: Experiment) -> nn.Module:
+    """The trained network; one copy for all the runs of a process, which an adapter never changes."""
+    return _model(_text(experiment.model))
+
+
+def stream_of(experiment: Experiment) -> streams.Seekable:
+    """The stream, from its beginning; one copy for all the runs of a process that share it."""
+    return _stream(_text(experiment.stream), experiment.seed, experiment.steps, experiment.batch)
+
+
+def adapter_of(experiment: Experiment, model: nn.Module, stream: streams.Seekable) -> Adapter:
+    """The adapter before the first batch."""
+    method = _instance(methods.base.registry, experiment.method)
+    return Adapter(
+        model,
+        method,
+        reset=_instance(resets.base.registry, experiment.reset),
+        optimizer=_optimizer(experiment.optimizer),
+        source=None if method.needs_source is None else _source(experiment, stream),
+        seed=experiment.seed,
+        window=experiment.window,
+    )
+
+
+def check(experiment: Experiment) -> None:
+    """Raise now what would otherwise be raised when the run starts: unknown names and options."""
+    _instance(methods.base.registry, experiment.method)
+    _instance(resets.base.registry, experiment.reset)
+    _optimizer(experiment.optimizer)
+    streams.registry.get(experiment.stream.name)
+    if ":" not in experiment.model.name:
+        models.registry.get(experiment.model.name)
+
+
+def _text(part: Component) -> str:
+    return json.dumps({"name": part.name, **part.options})
+
+
+@functools.lru_cache(_REMEMBERED)
+def _model(text: str) -> nn.Module:
+    part = Component.parse(json.loads(text))
+    if ":" in part.name:
+        module, _, name = part.name.partition(":")
+        network = getattr(importlib.import_module(module), name)(**part.options)
+        if not isinstance(network, nn.Module):
+            raise TypeError(f"{part.name} must return a torch.nn.Module, got {type(network).__name__}")
+        return network
+    if part.options:
+        raise ValueError(f"the model {part.name!r} has no options, got {part.options}")
+    return models.load(part.name)
+
+
+@functools.lru_cache(_REMEMBERED)
+def _stream(text: str, seed: int, steps: int | None, batch: int) -> streams.Seekable:
+    part = Component.parse(json.loads(text))
+    # A stream may have a seed of its own; then the experiment's is the method's alone.
+    options: dict[str, Any] = {"seed": seed, "steps": steps, "batch": batch, **_tuples(part.options)}
+    if "order" in options:
+        options["order"] = _order(part.options["order"])
+    try:
+        return streams.make(part.name, **options)
+    except TypeError as error:
+        raise ValueError(str(error)) from error
+
+
+def _order(given: Any) -> streams.Order:
+    part = Component.parse(given)
+    if part.name not in _ORDERS:
+        raise UnknownNameError(f"unknown order {part.name!r}; known: {', '.join(_ORDERS)}")
+    return _called(f"order {part.name!r}", _ORDERS[part.name], part.options)
+
+
+def _instance(registry: Registry[T], part: Component) -> T:
+    """The registered class with the options as fields; `preset` names one of its ready-made settings."""
+    cls = registry.get(part.name)
+    options = _tuples(part.options)
+    preset = options.pop("preset", None)
+    make: Callable[..., T] = cls
+    if preset is not None:
+        make = getattr(cls, str(preset), None)  # type: ignore[assignment]  # checked on the next line
+        if not isinstance(vars(cls).get(str(preset)), classmethod):
+            known = ", ".join(name for name, value in vars(cls).items() if isinstance(value, classmethod))
+            raise ValueError(f"{registry.kind} {part.name!r} has no preset {preset!r}; it has: {known or 'none'}")
+    return _called(f"{registry.kind} {part.name!r}", make, options, cls)
+
+
+def _tuples(options: dict[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
+
+
+def _called(what: str, make: Callable[..., T], options: dict[str, Any], cls: type | None = None) -> T:
+    known = [field.name for field in dataclasses.fields(cls or make) if field.init]  # type: ignore[arg-type]
+    unknown = sorted(options.keys() - set(known))
+    if unknown:
+        raise ValueError(
+            f"{what} has no option {', '.join(map(repr, unknown))}; its options: {', '.join(known) or 'none'}"
+        )
+    try:
+        return make(**options)
+    except TypeError as error:
+        raise ValueError(f"{what}: {error}") from error
+
+
+def _optimizer(part: Component | None) -> Callable[[list[nn.Parameter]], torch.optim.Optimizer] | None:
+    if part is None:
+        return None
+    if part.name.lower() not in _OPTIMIZERS:
+        raise UnknownNameError(f"unknown optimizer {part.name!r}; known: {', '.join(sorted(_OPTIMIZERS))}")
+    factory = functools.partial(_OPTIMIZERS[part.name.lower()], **part.options)
+    try:
+        factory([nn.Parameter(torch.zeros(1))])
+    except TypeError as error:
+        raise ValueError(f"optimizer {part.name!r}: {error}") from error
+    return factory
+
+
+def _source(experiment: Experiment, stream: streams.Seekable) -> str | Iterator[Tensor]:
+    if experiment.source is None:
+        data = getattr(stream, "data", None)
+        if data is None:
+            raise ValueError(
+                f"{experiment.method.name} needs source images, and the stream {experiment.stream.name!r} has no "
+                "clean ones: give source= a folder of images or a file of holdfast.prepare"
+            )
+    elif Path(experiment.source).is_file() and Path(experiment.source).suffix == ".safetensors":
+        return experiment.source
+    else:
+        data = datasets.open(experiment.source)
+    return _clean(data, min(experiment.source_images, len(data)))
+
+
+def _clean(data: streams.LabelledImages, images: int, batch: int = 64) -> Iterator[Tensor]:
+    """Clean images spread evenly over the set, which may be sorted by class."""
+    places = np.linspace(0, len(data) - 1, images).round().astype(np.int64)
+    for first in range(0, images, batch):
+        pixels = torch.from_numpy(data[places[first : first + batch]].images)
+        yield pixels.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.contiguous_format).div_(255)

@@ -1,0 +1,42 @@
+"""A sweep on a Ray cluster."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from holdfast.bench.work import Job, Report
+from holdfast.bench.work import carry_out as carry_out_one
+
+_INTERVAL = 1.0
+
+
+def carry_out(
+    jobs: list[Job], address: str | None, processes: int, retries: int, observe: Callable[[], None]
+) -> list[Report]:
+    """Run the jobs as Ray tasks, each on as many CPUs as it has threads; Ray retries those whose node is lost."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+    except ImportError as error:
+        raise ImportError("the ray backend needs Ray: pip install 'holdfast[ray]'") from error
+    began = not ray.is_initialized()
+    if began:
+        cpus = None if address else processes * jobs[0].threads
+        ray.init(address=address or "local", num_cpus=cpus, log_to_driver=False, include_dashboard=False)
+    try:
+        task = ray.remote(num_cpus=jobs[0].threads, max_retries=retries)(carry_out_one)
+        keys = {task.remote(job): job.experiment.key for job in jobs}
+        waiting, reports = list(keys), []
+        while waiting:
+            done, waiting = ray.wait(waiting, timeout=_INTERVAL)
+            for reference in done:
+                try:
+                    reports.append(ray.get(reference))
+                except ray.exceptions.RayError as error:
+                    reports.append(Report(keys[reference], f"{type(error).__name__}: {error}"))
+            observe()
+        return reports
+    finally:
+        if began:
+            ray.shutdown()

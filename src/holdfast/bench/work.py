@@ -1,0 +1,50 @@
+"""One run of a sweep, as a worker process carries it out."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from holdfast.bench.experiment import Experiment
+from holdfast.bench.results import ERROR
+from holdfast.bench.runner import run
+
+_PATIENCE = 120.0  # seconds for the process of a lost worker to leave the folder
+
+
+@dataclass(frozen=True)
+class Job:
+    """An experiment with its folder."""
+
+    experiment: Experiment
+    folder: Path
+    threads: int
+    snapshot_every: int
+
+
+@dataclass(frozen=True)
+class Report:
+    """How a job ended."""
+
+    key: str
+    error: str | None = None
+
+
+def carry_out(job: Job) -> Report:
+    """Run the job in this process; what goes wrong is written into its folder and reported, not raised."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+    torch.set_num_threads(job.threads)
+    try:
+        run(job.experiment, job.folder, snapshot_every=job.snapshot_every, patience=_PATIENCE)
+    except Exception as error:
+        with contextlib.suppress(OSError):
+            (job.folder / ERROR).write_text(traceback.format_exc(), encoding="utf-8")
+        return Report(job.experiment.key, f"{type(error).__name__}: {error}")
+    return Report(job.experiment.key)

@@ -1,0 +1,70 @@
+"""`holdfast sweep`."""
+
+from __future__ import annotations
+
+import argparse
+
+PURPOSE = "a grid of experiments on local processes or a Ray cluster; finished runs are not run again"
+EXAMPLE = "holdfast sweep grid.yaml --out runs/grid --jobs 2"
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """What the command takes."""
+    parser.add_argument("file", help="grid in YAML: an experiment in which a field that is a list is an axis")
+    parser.add_argument("--out", required=True, help="folder of the runs")
+    parser.add_argument("--jobs", type=int, help="runs at a time (default: one per core)")
+    parser.add_argument("--threads", type=int, help="torch threads of each run (default: its share of the cores)")
+    parser.add_argument("--backend", choices=("local", "ray"), default="local", help="where (default %(default)s)")
+    parser.add_argument("--address", help="of a Ray cluster (default: Ray on this machine)")
+    parser.add_argument("--snapshot-every", type=int, default=100, help="batches a kill may cost (default %(default)s)")
+    parser.add_argument(
+        "--retries", type=int, default=3, help="times a lost run is taken up again (default %(default)s)"
+    )
+    parser.add_argument("--list", action="store_true", help="only print the experiments, and which are finished")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the grid; 1 when an experiment failed."""
+    from pathlib import Path
+
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from holdfast import bench
+    from holdfast.bench.results import RESULT
+
+    experiments = bench.experiments(options.file)
+    if options.list:
+        for experiment in experiments:
+            done = (Path(options.out) / experiment.key / RESULT).is_file()
+            print(f"{'finished' if done else 'to do':8}  {experiment.key}")
+        return 0
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("batches", total=None)
+
+        def show(progress: list[bench.Progress]) -> None:
+            finished = sum(one.finished for one in progress)
+            bar.update(
+                task,
+                description=f"{finished} of {len(progress)} runs finished; batches",
+                completed=sum(one.seen for one in progress),
+                total=sum(one.total for one in progress) or None,
+            )
+
+        outcomes = bench.sweep(
+            experiments,
+            options.out,
+            jobs=options.jobs,
+            threads=options.threads,
+            backend=options.backend,
+            address=options.address,
+            snapshot_every=options.snapshot_every,
+            retries=options.retries,
+            watch=show,
+        )
+    failed = [outcome for outcome in outcomes if outcome.error is not None]
+    for outcome in failed:
+        print(f"failed: {outcome.experiment.key}: {' '.join((outcome.error or '').split())}")
+    print(f"{len(outcomes) - len(failed)} of {len(outcomes)} runs are finished; holdfast report {options.out}")
+    return 1 if failed else 0

@@ -1,0 +1,136 @@
+"""Sweeps: the same results on processes and on a cluster, whatever is lost on the way."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from holdfast import bench, models
+from holdfast.bench.ledger import SEGMENTS, SPANS, STEPS
+from holdfast.bench.results import ERROR, SNAPSHOT
+
+GRID = {
+    "stream": "drift",
+    "method": ["source", "eta:similarity_margin=0.4"],
+    "reset": "asr",
+    "optimizer": "adam:lr=1e-3",
+    "seed": [43, 44],
+    "steps": 40,
+    "batch": 8,
+}
+
+
+def counted_model():
+    """A network whose making leaves a mark, so that makings can be counted."""
+    with open(os.environ["HOLDFAST_TEST_MARKS"], "a") as file:
+        file.write(f"{os.getpid()}\n")
+    return models.load("bundled-resnet")
+
+
+def deadly_model():
+    """A network that takes its process with it, until it has done so twice."""
+    marks = Path(os.environ["HOLDFAST_TEST_MARKS"])
+    if marks.stat().st_size < 2:
+        with open(marks, "a") as file:
+            file.write("x")
+        os.kill(os.getpid(), signal.SIGKILL)
+    return models.load("bundled-resnet")
+
+
+@pytest.fixture
+def marks(tmp_path, monkeypatch) -> Path:
+    path = tmp_path / "marks"
+    path.touch()
+    monkeypatch.setenv("HOLDFAST_TEST_MARKS", str(path))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))  # the workers import this file by its name
+    from joblib.externals.loky import get_reusable_executor
+
+    get_reusable_executor().shutdown()  # workers of an earlier test have an earlier environment
+    yield path
+    get_reusable_executor().shutdown()
+
+
+def bits(outcomes: list[bench.Outcome]) -> dict[str, list[bytes]]:
+    assert [outcome.error for outcome in outcomes] == [None] * len(outcomes)
+    return {o.experiment.key: [(o.folder / name).read_bytes() for name in (STEPS, SPANS, SNAPSHOT)] for o in outcomes}
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory) -> dict[str, list[bytes]]:
+    return bits(bench.sweep(GRID, tmp_path_factory.mktemp("local"), jobs=2, threads=1))
+
+
+def test_a_worker_makes_its_model_once(tmp_path, marks):
+    grid = {**GRID, "model": "test_sweep:counted_model", "steps": 2}
+    bits(bench.sweep(grid, tmp_path / "runs", jobs=2, threads=1))
+    makers = marks.read_text().split()
+    assert 1 <= len(makers) <= 2
+    assert len(set(makers)) == len(makers)
+
+
+def test_a_lost_worker_is_replaced(tmp_path, marks):
+    grid = {**GRID, "model": "test_sweep:deadly_model", "steps": 2}
+    bits(bench.sweep(grid, tmp_path / "runs", jobs=1, threads=1, retries=3))
+    assert marks.stat().st_size == 2
+
+
+def test_what_always_kills_its_worker_is_given_up(tmp_path, marks):
+    grid = {**GRID, "model": "test_sweep:deadly_model", "steps": 2, "seed": 43, "method": "source"}
+    outcomes = bench.sweep(grid, tmp_path / "runs", jobs=1, threads=1, retries=0)
+    assert "lost" in outcomes[0].error
+
+
+def test_one_bad_experiment_does_not_stop_the_others(tmp_path):
+    grid = {**GRID, "stream": ["clean:ragged=drop", "drift"], "steps": 2, "batch": 4000, "seed": 43, "method": "source"}
+    grid = {**grid, "batch": 8, "stream": ["drift", "recurring:corruptions=[fog, fgo]"]}
+    good, bad = bench.sweep(grid, tmp_path / "runs", jobs=1, threads=1)
+    assert good.error is None
+    assert "fgo" in bad.error
+    assert "fgo" in (bad.folder / ERROR).read_text()
+
+
+def test_the_watcher_sees_everything_finished(tmp_path):
+    seen = []
+    bench.sweep({**GRID, "steps": 2}, tmp_path / "runs", jobs=1, threads=1, watch=seen.append)
+    assert [(p.seen, p.total, p.finished) for p in seen[-1]] == [(2, 2, True)] * 4
+
+
+def test_embedded_ray_gives_the_same_bits(tmp_path, expected):
+    assert bits(bench.sweep(GRID, tmp_path / "runs", jobs=2, threads=1, backend="ray")) == expected
+
+
+def test_a_cluster_that_loses_a_node_gives_the_same_bits(tmp_path, expected):
+    """Three nodes on one machine; one dies while it runs an experiment, which another takes up from its snapshot."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+    nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
+    cluster.wait_for_nodes()
+    root = tmp_path / "runs"
+    killed = threading.Event()
+
+    def kill_when_under_way() -> None:
+        while not any(root.rglob(f"{SEGMENTS}/steps-*")):
+            time.sleep(0.01)
+        cluster.remove_node(nodes[0], allow_graceful=False)
+        cluster.add_node(num_cpus=1)
+        killed.set()
+
+    try:
+        assassin = threading.Thread(target=kill_when_under_way)
+        assassin.start()
+        outcomes = bench.sweep(
+            GRID, root, threads=1, backend="ray", address=cluster.address, snapshot_every=2, retries=5
+        )
+        assassin.join()
+        assert killed.is_set()
+        assert bits(outcomes) == expected
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
