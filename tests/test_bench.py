@@ -99,7 +99,7 @@ def test_keys_tell_experiments_apart_and_titles_do_not_matter():
         ({"optimizer": "adam:rate=1"}, "optimizer 'adam'"),
         ({"stream": "drift:speed=1"}, "stream 'drift' has no option 'speed'"),
         ({"stream": {"name": "drift", "order": "sideways"}}, "unknown order 'sideways'"),
-        ({"model": "bundled-resnet:width=2"}, "has no options"),
+        ({"model": "bundled-resnet:width=2"}, "the model 'bundled-resnet' takes the options none, got width"),
     ],
 )
 def test_a_wrong_experiment_says_what_is_wrong(changes, message, tmp_path):
@@ -113,7 +113,7 @@ def test_presets_and_label_orders_are_within_reach_of_a_file(tmp_path):
     )
     done = bench.run(one, tmp_path / "run")
     assert done.complete
-    assert (done.steps["labels"].max(1) > 4).all()  # eight images of a batch are not spread over ten classes
+    assert done.steps["labels"].max(1).mean() > 6  # eight images of a batch are not spread over ten classes
 
 
 # -- one run ---------------------------------------------------------------------------------------------------------

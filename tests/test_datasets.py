@@ -371,6 +371,15 @@ def test_the_bundled_subset_starts_with_the_well_known_first_test_images(subset:
     assert subset.images[0, 0, 0].tolist() == [158, 112, 49]
 
 
+def test_writing_into_the_bundled_images_changes_them_for_nobody_else() -> None:
+    images, labels = bundled()
+    images[:] = 0
+    labels[:] = 0
+    again = bundled()
+    assert again.images.any()
+    assert again.labels.max() == 9
+
+
 def test_the_data_card_states_the_hash_of_the_bundled_images() -> None:
     path = Path(holdfast.datasets.__file__).with_name("bundled_cifar10.xz")
     assert hashlib.sha256(path.read_bytes()).hexdigest() in CARD.read_text()
@@ -384,3 +393,64 @@ def test_an_image_set_refuses_labels_that_do_not_fit() -> None:
         ImageSet(images, np.array([0, 2]), ("a", "b"))
     with pytest.raises(TypeError, match="images must be uint8"):
         ImageSet(images.astype(np.float32), np.array([0, 1]), ("a", "b"))
+
+
+# Sets by name or path
+
+
+def test_open_knows_each_kind_of_data_by_its_path(tmp_path: Path, animals: Path, batches: Batches) -> None:
+    assert len(holdfast.datasets.open("bundled")) == 3000
+    data = holdfast.datasets.open(str(animals), resize=36, crop=32)
+    assert data.classes == ("crow", "newt")
+    assert data[[0]].images.shape == (1, 32, 32, 3)
+    (tmp_path / "cifar" / "cifar-10-batches-bin").mkdir(parents=True)
+    repeated = {name: (np.tile(images, (2500, 1, 1, 1)), labels * 2500) for name, (images, labels) in batches.items()}
+    write_binary(tmp_path / "cifar" / "cifar-10-batches-bin", {"test_batch": repeated["test_batch"]})
+    found = holdfast.datasets.open(tmp_path / "cifar")
+    np.testing.assert_array_equal(found[:4].images, batches["test_batch"][0])
+    np.savez(tmp_path / "own.npz", images=found[:4].images, labels=np.array([2, 0, 1, 1], np.uint8))
+    own = holdfast.datasets.open(tmp_path / "own.npz")
+    assert isinstance(own, ImageSet)
+    assert (own.labels.tolist(), own.classes) == ([2, 0, 1, 1], ("0", "1", "2"))
+    np.savez(tmp_path / "named.npz", images=found[:4].images, labels=[1, 0, 1, 1], classes=["eel", "owl"])
+    assert holdfast.datasets.open(tmp_path / "named.npz").classes == ("eel", "owl")
+
+
+def test_a_stream_takes_a_path_as_its_data(tmp_path: Path) -> None:
+    np.savez(tmp_path / "own.npz", images=np.zeros((8, 16, 16, 3), np.uint8), labels=np.arange(8))
+    for data in (tmp_path / "own.npz", str(tmp_path / "own.npz")):
+        stream = holdfast.streams.make("cin-c", data, batch=8)
+        assert stream[1].images.shape == (8, 3, 16, 16)
+    assert len(holdfast.streams.make("clean", "bundled")) == 47
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"images": np.zeros((2, 8, 8, 3), np.uint8)}, "lacks an array: .*labels.*expected images and labels"),
+        ({"images": np.zeros((2, 8, 8, 3)), "labels": [0, 1]}, "images must be uint8"),
+        ({"images": np.zeros((2, 8, 8, 3), np.uint8), "labels": [0.5, 1]}, "float64"),
+        ({"images": np.zeros((2, 8, 8, 3), np.uint8), "labels": [0, 1, 1]}, "one for each image"),
+        ({"images": np.zeros((2, 8, 8, 3), np.uint8), "labels": [-1, 1]}, "labels must lie in"),
+        ({"images": np.zeros((2, 8, 8, 3), np.uint8), "labels": np.array([None, 1])}, "allow_pickle"),
+    ],
+)
+def test_arrays_that_are_no_images_are_refused_with_the_name_of_the_file(
+    arrays: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    np.savez(tmp_path / "own.npz", **arrays)
+    with pytest.raises(DatasetError, match=rf"own\.npz .*{message}"):
+        holdfast.datasets.open(tmp_path / "own.npz")
+
+
+def test_open_says_what_it_takes(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("no images")
+    (tmp_path / "broken.npz").write_bytes(b"PK broken")
+    with pytest.raises(DatasetError, match=r"no images at '.*nowhere': there is no such file or folder; expected"):
+        holdfast.datasets.open(tmp_path / "nowhere")
+    with pytest.raises(DatasetError, match=r"notes\.txt': it is a file of another kind; expected \"bundled\","):
+        holdfast.datasets.open(tmp_path / "notes.txt")
+    with pytest.raises(DatasetError, match=r"broken\.npz holds no images that can be used"):
+        holdfast.datasets.open(tmp_path / "broken.npz")
+    with pytest.raises(DatasetError, match="holds no class folders"):
+        holdfast.datasets.open(tmp_path)

@@ -207,3 +207,33 @@ def test_the_learning_rate_rises_to_its_peak_and_falls_to_zero(script: ModuleTyp
     assert top == pytest.approx(1000 * recipe.warmup, abs=1)
     assert rates == sorted(rates[: top + 1]) + sorted(rates[top + 1 :], reverse=True)
     assert rates[-1] == pytest.approx(0.0, abs=1e-12)
+
+
+# --- The networks of the published tables
+
+
+@pytest.mark.parametrize(("name", "parameters"), [("resnet50", 25_557_032), ("vit_b_16", 86_567_656)])
+def test_torchvision_networks_by_name_normalise_and_select(torchvision, tmp_path, name, parameters):
+    torch.manual_seed(0)
+    network = torchvision.models.get_model(name, weights=None).eval()
+    torch.save(network.state_dict(), tmp_path / "weights.pth")
+    loaded = models.load(name, weights=str(tmp_path / "weights.pth"))
+    assert sum(p.numel() for p in loaded.parameters()) == parameters
+    assert not loaded.training
+    images = torch.rand(2, 3, 224, 224)
+    mean, deviation = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
+    with torch.no_grad():
+        expected = network((images - mean.view(3, 1, 1)) / deviation.view(3, 1, 1))
+        torch.testing.assert_close(loaded(images), expected)
+        selected = models.load(name, weights=str(tmp_path / "weights.pth"), classes="d109")(images)
+    assert selected.shape == (2, 109)
+    torch.testing.assert_close(selected[:, [0, 108]], expected[:, [403, 340]])  # aircraft_carrier, zebra
+
+
+def test_missing_weights_and_wrong_options_are_named(torchvision, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no weights at .*none\.pth"):
+        models.load("resnet50", weights=str(tmp_path / "none.pth"))
+    with pytest.raises(ValueError, match="classes must be 'd109'"):
+        models.load("resnet50", classes="d110")
+    with pytest.raises(ValueError, match="takes the options weights, classes, got width"):
+        models.load("resnet50", width=2)

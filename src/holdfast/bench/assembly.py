@@ -85,13 +85,11 @@ def _model(text: str) -> nn.Module:
         if not isinstance(network, nn.Module):
             raise TypeError(f"{part.name} must return a torch.nn.Module, got {type(network).__name__}")
         return network
-    if part.options:
-        raise ValueError(f"the model {part.name!r} has no options, got {part.options}")
-    return models.load(part.name)
+    return models.load(part.name, **part.options)
 
 
 @functools.lru_cache(_REMEMBERED)
-def _stream(text: str, seed: int, steps: int | None, batch: int) -> streams.Seekable:
+def _stream(text: str, seed: int, steps: int | None, batch: int | None) -> streams.Seekable:
     part = Component.parse(json.loads(text))
     # A stream may have a seed of its own; then the experiment's is the method's alone.
     options: dict[str, Any] = {"seed": seed, "steps": steps, "batch": batch, **_tuples(part.options)}

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from holdfast.bench import work
 from holdfast.bench.work import Job, Report
-from holdfast.bench.work import carry_out as carry_out_one
 
 _INTERVAL = 1.0
+_GRACE = 60.0  # seconds for the runs at hand to take a snapshot
 
 
-def carry_out(
-    jobs: list[Job], address: str | None, processes: int, retries: int, observe: Callable[[], None]
+def on_ray(
+    jobs: list[Job], processes: int, retries: int, observe: Callable[[], None], address: str | None = None
 ) -> list[Report]:
     """Run the jobs as Ray tasks, each on as many CPUs as it has threads; Ray retries those whose node is lost."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -25,7 +26,7 @@ def carry_out(
         cpus = None if address else processes * jobs[0].threads
         ray.init(address=address or "local", num_cpus=cpus, log_to_driver=False, include_dashboard=False)
     try:
-        task = ray.remote(num_cpus=jobs[0].threads, max_retries=retries)(carry_out_one)
+        task = ray.remote(num_cpus=jobs[0].threads, max_retries=retries)(work.carry_out)
         keys = {task.remote(job): job.experiment.key for job in jobs}
         waiting, reports = list(keys), []
         while waiting:
@@ -37,6 +38,12 @@ def carry_out(
                     reports.append(Report(keys[reference], f"{type(error).__name__}: {error}"))
             observe()
         return reports
+    except KeyboardInterrupt:
+        stop = jobs[0].stop
+        stop.touch()
+        ray.wait(waiting, num_returns=len(waiting), timeout=_GRACE)
+        stop.unlink(missing_ok=True)
+        raise
     finally:
         if began:
             ray.shutdown()

@@ -12,7 +12,7 @@ import torch
 
 import holdfast
 
-_LIBRARIES = ("numpy", "numba", "opencv-python-headless", "pillow", "scipy", "pyarrow", "joblib", "ray")
+_LIBRARIES = ("numpy", "numba", "opencv-python-headless", "pillow", "scipy", "pyarrow", "loky", "ray")
 
 
 def describe() -> dict[str, Any]:

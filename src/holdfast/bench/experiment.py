@@ -27,12 +27,13 @@ class Experiment:
 
     Parts are names, `name:key=value` or mappings `{name: ..., key: value}`; see `holdfast list`. `model` may also be
     `module:function`. `optimizer` is a class of torch.optim in small letters; left out, the method's published choice.
+    `steps`, `batch`: left out, the whole stream, in batches of its protocol. `window`: see `Adapter`.
     `source`: for methods that need source images, the path of a `holdfast.prepare` file or of a data set; left out,
-    the first `source_images` clean images of the stream's own set. `window`: see `Adapter`.
+    `source_images` clean images of the stream's own set.
 
     >>> experiment = Experiment(stream="drift", method="eta", reset="asr", seed=43, steps=100, batch=32)
     >>> experiment.label, experiment.key
-    ('ETA + ASR', 'drift/eta+asr/seed43-d0f67da4')
+    ('ETA + ASR', 'drift/eta+asr/seed43-9e4b95c2')
     """
 
     stream: Component
@@ -42,7 +43,7 @@ class Experiment:
     optimizer: Component | None = None
     seed: int = 0
     steps: int | None = None
-    batch: int = 64
+    batch: int | None = None
     window: int = 16
     source: str | None = None
     source_images: int = 2000
@@ -60,10 +61,11 @@ class Experiment:
         for name, value in values.items():
             part = Component.parse(value) if name in _PARTS and value is not None else value
             object.__setattr__(self, name, part)
-        for name, low in (("seed", 0), ("batch", 1), ("window", 1), ("source_images", 1)):
+        for name, low in (("seed", 0), ("window", 1), ("source_images", 1)):
             require_count(name, getattr(self, name), low=low)
-        if self.steps is not None:
-            require_count("steps", self.steps)
+        for name in ("steps", "batch"):
+            if getattr(self, name) is not None:
+                require_count(name, getattr(self, name))
         if self.source is not None and not isinstance(self.source, str):
             raise TypeError(f"source must be a path, got {self.source!r}")
 

@@ -1,53 +1,57 @@
-"""A sweep on processes of this machine."""
+"""A sweep on processes of this machine, which stay for the next run: loky."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
 
-import joblib
-from joblib.externals.loky import get_reusable_executor
-from joblib.externals.loky.process_executor import TerminatedWorkerError
+from loky import as_completed, get_reusable_executor, wait
+from loky.process_executor import TerminatedWorkerError
 
+from holdfast.bench import work
 from holdfast.bench.ledger import Ledger
 from holdfast.bench.work import Job, Report
-from holdfast.bench.work import carry_out as carry_out_one
 
 _INTERVAL = 1.0
 
 
-def carry_out(jobs: list[Job], processes: int, retries: int, observe: Callable[[], None]) -> list[Report]:
+def on_processes(jobs: list[Job], processes: int, retries: int, observe: Callable[[], None]) -> list[Report]:
     """Run the jobs, so many at a time; those that a lost process leaves behind are taken up from their snapshots."""
     reports: dict[str, Report] = {}
     futile = 0
     with _Every(_INTERVAL, observe):
         while waiting := [job for job in jobs if job.experiment.key not in reports]:
             before = _progress(jobs)
+            executor = get_reusable_executor(max_workers=processes)
+            futures = [executor.submit(work.carry_out, job) for job in waiting]
             try:
-                parallel = joblib.Parallel(
-                    n_jobs=processes,
-                    backend="loky",
-                    batch_size=1,
-                    pre_dispatch=processes,
-                    return_as="generator_unordered",
-                )
-                for report in parallel(joblib.delayed(carry_out_one)(job) for job in waiting):
+                for future in as_completed(futures):
+                    report = future.result()
                     reports[report.key] = report
+            except KeyboardInterrupt:
+                _end_gently(futures, jobs[0].stop)
+                raise
             except TerminatedWorkerError:
                 futile = 0 if _progress(jobs) > before else futile + 1
                 if futile > retries:
                     lost = "its process was lost again and again (killed, or out of memory?)"
-                    reports.update(
-                        {
-                            j.experiment.key: Report(j.experiment.key, lost)
-                            for j in waiting
-                            if j.experiment.key not in reports
-                        }
-                    )
-            except BaseException:
-                get_reusable_executor().shutdown(wait=True, kill_workers=True)
-                raise
+                    for job in waiting:
+                        reports.setdefault(job.experiment.key, Report(job.experiment.key, lost))
     return list(reports.values())
+
+
+def _end_gently(futures: list[Future[Report]], stop: Path) -> None:
+    """Let the runs at hand take a snapshot; another Ctrl-C ends them at once."""
+    try:
+        stop.touch()
+        for future in futures:
+            future.cancel()
+        wait(futures)
+    finally:
+        stop.unlink(missing_ok=True)
+        get_reusable_executor().shutdown(wait=True, kill_workers=True)
 
 
 def _progress(jobs: list[Job]) -> int:

@@ -14,10 +14,12 @@ from holdfast.bench import assembly, text
 from holdfast.bench.experiment import Experiment
 from holdfast.bench.ledger import Ledger
 from holdfast.bench.results import ENVIRONMENT, RESULT, read_json
-from holdfast.bench.work import Job
+from holdfast.bench.work import Job, Report
 from holdfast.validation import require_choice, require_count
 
 BACKENDS = ("local", "ray")
+STOP = ".stop"
+"""While a file of this name is in a sweep's folder, its runs end after the batch at hand, whatever node they are on."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,7 @@ def sweep(
     The nodes of a cluster must have holdfast installed and see `out` under the same path.
     retries: a run whose process or node is lost is taken up from its snapshot, so many times without any progress.
     watch: told now and then how far each experiment is.
+    Ctrl-C lets the runs at hand finish their batch and take a snapshot; a second one ends them at once.
     """
     require_choice("backend", backend, BACKENDS)
     if address is not None and backend != "ray":
@@ -102,24 +105,31 @@ def sweep(
     require_count("retries", retries, low=0)
     root = Path(out).resolve()
     root.mkdir(parents=True, exist_ok=True)
-    work = {e.key: Job(e, root / e.key, threads, snapshot_every) for e in chosen}
+    stop = root / STOP
+    stop.unlink(missing_ok=True)
+    work = {e.key: Job(e, root / e.key, stop, threads, snapshot_every) for e in chosen}
     waiting = [job for job in work.values() if not (job.folder / RESULT).is_file()]
     observe = functools.partial(_observe, list(work.values()), watch)
     errors: dict[str, str] = {}
     if waiting:
-        if backend == "ray":
-            from holdfast.bench.cluster import carry_out as on_cluster
-
-            reports = on_cluster(waiting, address, jobs, retries, observe)
-        else:
-            from holdfast.bench.local import carry_out as on_processes
-
-            reports = on_processes(waiting, jobs, retries, observe)
-        for report in reports:
+        for report in _backend(backend, address)(waiting, jobs, retries, observe):
             if report.error is not None:
                 errors[report.key] = report.error
     observe()
+    for key, job in work.items():
+        if not (job.folder / RESULT).is_file():
+            errors.setdefault(key, f"stopped: {stop} was there")
     return [Outcome(job.experiment, job.folder, errors.get(key)) for key, job in work.items()]
+
+
+def _backend(name: str, address: str | None) -> Callable[[list[Job], int, int, Callable[[], None]], list[Report]]:
+    if name == "ray":
+        from holdfast.bench.cluster import on_ray
+
+        return functools.partial(on_ray, address=address)
+    from holdfast.bench.local import on_processes
+
+    return on_processes
 
 
 def _observe(jobs: list[Job], watch: Callable[[list[Progress]], None] | None) -> None:

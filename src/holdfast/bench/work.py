@@ -20,10 +20,11 @@ _PATIENCE = 120.0  # seconds for the process of a lost worker to leave the folde
 
 @dataclass(frozen=True)
 class Job:
-    """An experiment with its folder."""
+    """An experiment with its folder; while the file `stop` exists, it ends after the batch at hand, with a snapshot."""
 
     experiment: Experiment
     folder: Path
+    stop: Path
     threads: int
     snapshot_every: int
 
@@ -42,7 +43,13 @@ def carry_out(job: Job) -> Report:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     torch.set_num_threads(job.threads)
     try:
-        run(job.experiment, job.folder, snapshot_every=job.snapshot_every, patience=_PATIENCE)
+        run(
+            job.experiment,
+            job.folder,
+            snapshot_every=job.snapshot_every,
+            should_stop=job.stop.exists,
+            patience=_PATIENCE,
+        )
     except Exception as error:
         with contextlib.suppress(OSError):
             (job.folder / ERROR).write_text(traceback.format_exc(), encoding="utf-8")

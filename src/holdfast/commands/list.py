@@ -3,29 +3,46 @@
 from __future__ import annotations
 
 import argparse
+import inspect
+from typing import Any
 
-import holdfast
+PURPOSE = "registered names, and what they stand for"
+EXAMPLE = "holdfast list streams 'cin-c*' --long"
 
-PURPOSE = "registered names"
-EXAMPLE = "holdfast list methods 'e*'"
-
-_NAMES = {
-    "methods": holdfast.list_methods,
-    "resets": holdfast.list_resets,
-    "streams": holdfast.list_streams,
-    "models": holdfast.list_models,
-}
+_KINDS = ("methods", "resets", "streams", "models")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
-    parser.add_argument("kind", nargs="?", choices=_NAMES, help="which names (default: all)")
+    parser.add_argument("kind", nargs="?", choices=_KINDS, help="which names (default: all)")
     parser.add_argument("pattern", nargs="?", default="*", help="shell pattern (default: everything)")
+    parser.add_argument("--long", action="store_true", help="also what each is, and which files it needs")
 
 
 def run(options: argparse.Namespace) -> None:
     """Print the names."""
-    for kind, names in _NAMES.items():
+    for kind in _KINDS:
         if options.kind in (None, kind):
-            for name in names(options.pattern):
+            registry = _registry(kind)
+            for name in registry.names(options.pattern):
                 print(name if options.kind else f"{kind}\t{name}")
+                if options.long:
+                    print("\n".join(f"    {line}" for line in description(registry.get(name))))
+
+
+def description(registered: type) -> list[str]:
+    """The first line of a class's docstring, and which files it needs, if any."""
+    summary = (inspect.getdoc(registered) or "").partition("\n")[0]
+    needs = getattr(registered, "needs", "")
+    return [summary, *([f"needs {needs}"] if needs else [])]
+
+
+def _registry(kind: str) -> Any:
+    from holdfast import methods, models, resets, streams
+
+    return {
+        "methods": methods.base.registry,
+        "resets": resets.base.registry,
+        "streams": streams.registry,
+        "models": models.registry,
+    }[kind]

@@ -54,12 +54,20 @@ def cifar10(root: str | os.PathLike[str], split: str = "test", *, images_per_fil
     )
 
 
+def is_cifar10(root: Path) -> bool:
+    """Whether `root` is, or lies around, a test split that `cifar10` reads."""
+    return _find(root, _BATCHES["test"][0]) is not None
+
+
+def _find(root: Path, batch: str) -> tuple[Path, str] | None:
+    places = ((root / subfolder, suffix) for subfolder in _SUBFOLDERS for suffix in _READERS)
+    return next(((folder, suffix) for folder, suffix in places if (folder / f"{batch}{suffix}").is_file()), None)
+
+
 def _locate(root: Path, batch: str) -> tuple[Path, str]:
     """The folder that holds `batch`, and the suffix that tells its layout."""
-    for subfolder in _SUBFOLDERS:
-        for suffix in _READERS:
-            if (root / subfolder / f"{batch}{suffix}").is_file():
-                return root / subfolder, suffix
+    if (place := _find(root, batch)) is not None:
+        return place
     found = sorted(path.name for path in root.iterdir())[:8] if root.is_dir() else None
     raise DatasetError(
         f"no CIFAR-10 in {root}: expected {', '.join(batch + suffix for suffix in _READERS)} there or in one of "

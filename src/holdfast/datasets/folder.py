@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from holdfast.datasets.errors import DatasetError
-from holdfast.datasets.imageset import ImageSet, Labels
+from holdfast.datasets.imageset import ImageSet, Labels, Pixels
 from holdfast.datasets.picture import read_rgb, require_pillow
 from holdfast.validation import require_choice, require_count
 
@@ -22,20 +22,38 @@ SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", "
 class ImageFolder:
     """Labelled image files, read when they are asked for; an ImageSet that stays on disk.
 
-    `paths`, `labels` int64 [N] and `classes` are known at once; `folder[indices]` reads those images.
+    `names` are the files under `root`, with forward slashes; they, `labels` int64 [N] and `classes` are known at once;
+    `folder[indices]` reads those images.
     """
 
     def __init__(
-        self, paths: Sequence[Path], labels: Labels, classes: tuple[str, ...], resize: int | None, crop: int
+        self,
+        root: Path,
+        names: Sequence[str],
+        labels: Labels,
+        classes: tuple[str, ...],
+        *,
+        resize: int | None = 256,
+        crop: int = 224,
     ) -> None:
-        self.paths = tuple(paths)
+        self.root = root
+        self.names = tuple(names)
         self.labels = labels
         self.classes = classes
         self.resize = resize
         self.crop = crop
 
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """Where the files are."""
+        return tuple(self.root / name for name in self.names)
+
+    def at(self, root: Path) -> ImageFolder:
+        """The files of the same names elsewhere, as data sets hold them that store every image in several versions."""
+        return ImageFolder(root, self.names, self.labels, self.classes, resize=self.resize, crop=self.crop)
+
     def __len__(self) -> int:
-        return len(self.paths)
+        return len(self.names)
 
     def __repr__(self) -> str:
         return f"ImageFolder({len(self)} images, {len(self.classes)} classes, {self.crop}x{self.crop})"
@@ -45,8 +63,15 @@ class ImageFolder:
         chosen = np.arange(len(self))[indices]
         images = np.empty((len(chosen), self.crop, self.crop, 3), np.uint8)
         for image, index in zip(images, chosen, strict=True):
-            image[:] = read_rgb(self.paths[index], resize=self.resize, crop=self.crop)
+            image[:] = self._read(index)
         return ImageSet(images, self.labels[chosen], self.classes, chosen.astype(np.int64))
+
+    def _read(self, index: int) -> Pixels:
+        path = self.root / self.names[index]
+        try:
+            return read_rgb(path, resize=self.resize, crop=self.crop)
+        except FileNotFoundError:
+            raise DatasetError(f"{path} is missing: it was there when the folder was listed, or should be") from None
 
 
 def folder(
@@ -85,19 +110,27 @@ def folder(
     require_pillow()
     root = Path(root)
     names = _class_names(root, classes)
-    paths_of = {name: _image_files(root / name) for name in names}
-    empty = [name for name, paths in paths_of.items() if not paths]
+    found = {name: image_names(root, name) for name in names}
+    empty = [name for name in names if not found[name]]
     if empty:
         raise DatasetError(
             f"no image files in {_some(empty)} of {root}, expected at least one in each of {len(names)} class folders "
             f"({', '.join(sorted(SUFFIXES))}): remove the empty folders, or give classes= without them"
         )
-    files = [(path, label) for label, name in enumerate(names) for path in paths_of[name]]
+    files = [(file, label) for label, name in enumerate(names) for file in found[name]]
     if verify:
-        files = _readable(files, names, unreadable, resize, crop)
-    return ImageFolder(
-        [path for path, _ in files], np.array([label for _, label in files], np.int64), names, resize, crop
-    )
+        files = _readable(root, files, names, unreadable, resize, crop)
+    labels = np.array([label for _, label in files], np.int64)
+    return ImageFolder(root, [file for file, _ in files], labels, names, resize=resize, crop=crop)
+
+
+def image_names(root: Path, subfolder: str) -> list[str]:
+    """The image files of a subfolder and of the folders in it, as names under `root`, sorted folder by folder."""
+    found = []
+    for parent, _, files in os.walk(root / subfolder):
+        place = Path(parent).relative_to(root).as_posix()
+        found += [f"{place}/{file}" for file in files if PurePath(file).suffix.lower() in SUFFIXES]
+    return sorted(found, key=lambda name: name.split("/"))
 
 
 def _class_names(root: Path, expected: Sequence[str] | None) -> tuple[str, ...]:
@@ -126,22 +159,23 @@ def _class_names(root: Path, expected: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(expected)
 
 
-def _image_files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
-
-
 def _readable(
-    files: list[tuple[Path, int]], names: tuple[str, ...], unreadable: str, resize: int | None, crop: int
-) -> list[tuple[Path, int]]:
+    root: Path,
+    files: list[tuple[str, int]],
+    names: tuple[str, ...],
+    unreadable: str,
+    resize: int | None,
+    crop: int,
+) -> list[tuple[str, int]]:
     """The files that decode; what becomes of the others is the caller's choice."""
     good, bad = [], []
-    for path, label in files:
+    for file, label in files:
         try:
-            read_rgb(path, resize=resize, crop=crop)
+            read_rgb(root / file, resize=resize, crop=crop)
         except (DatasetError, OSError) as error:
             bad.append(str(error))
         else:
-            good.append((path, label))
+            good.append((file, label))
     if not bad:
         return good
     report = f"{len(bad)} of {len(files)} image files cannot be used:\n  " + "\n  ".join(bad)

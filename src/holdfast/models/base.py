@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import nn
 
@@ -30,11 +31,23 @@ class Entry(ABC):
 registry: Registry[Entry] = Registry("model")
 
 
-def load(name: str) -> nn.Module:
+def load(name: str, **options: Any) -> nn.Module:
     """A trained network by name, in evaluation mode; each call returns a network of its own.
+
+    `options` are those of its entry, such as `weights` of the torchvision networks.
 
     >>> import torch
     >>> load("bundled-resnet")(torch.rand(1, 3, 32, 32)).shape
     torch.Size([1, 10])
     """
-    return registry.get(name)().load()
+    entry = registry.get(name)
+    try:
+        made = entry(**options)
+    except TypeError as error:
+        known: list[str] = (
+            [field.name for field in dataclasses.fields(entry)] if dataclasses.is_dataclass(entry) else []
+        )
+        raise ValueError(
+            f"the model {name!r} takes the options {', '.join(known) or 'none'}, got {', '.join(options)}"
+        ) from error
+    return made.load()

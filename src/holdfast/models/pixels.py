@@ -1,6 +1,8 @@
-"""Input normalisation, part of each bundled network: a caller hands over plain images in [0, 1]."""
+"""Input normalisation, part of each named network: a caller hands over plain images in [0, 1]."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -21,10 +23,10 @@ class PixelNormalization(nn.Module):
     mean: Tensor
     deviation: Tensor
 
-    def __init__(self) -> None:
+    def __init__(self, mean: Sequence[float] = MEAN, deviation: Sequence[float] = DEVIATION) -> None:
         super().__init__()
-        self.register_buffer("mean", torch.tensor(MEAN).view(1, 3, 1, 1), persistent=False)
-        self.register_buffer("deviation", torch.tensor(DEVIATION).view(1, 3, 1, 1), persistent=False)
+        self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1), persistent=False)
+        self.register_buffer("deviation", torch.tensor(deviation).view(1, 3, 1, 1), persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
         return (images - self.mean) / self.deviation

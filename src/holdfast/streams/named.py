@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from abc import ABC, abstractmethod
+import os
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from holdfast import datasets
 from holdfast.corruptions.severity import Scale
 from holdfast.registry import Registry
 from holdfast.streams.batching import Ragged
 from holdfast.streams.ccc import chained_walks, find_path, noise_chain, noise_types, synthetic_matrix
 from holdfast.streams.domain import Domain
-from holdfast.streams.images import Data, labelled_images
+from holdfast.streams.images import Data, LabelledImages, labelled_images
 from holdfast.streams.order import Order
 from holdfast.streams.passes import Renewal
 from holdfast.streams.rendering import Rendering
@@ -23,10 +24,11 @@ from holdfast.validation import require_count, require_number
 
 
 @dataclass(frozen=True)
-class Recipe(ABC):
+class Recipe:
     """A named kind of stream: its dataclass fields are the options that `make` takes for it.
 
-    Another package adds one with `@registry.register("name")` or an entry point in the group `holdfast.streams`.
+    It has a `schedule`, or makes its `stream` itself. Another package adds one with `@registry.register("name")` or an
+    entry point in the group `holdfast.streams`.
     """
 
     name: ClassVar[str]
@@ -34,8 +36,17 @@ class Recipe(ABC):
     noise: ClassVar[Noise] = "fresh"
     cross: ClassVar[bool] = True
     rendering: ClassVar[Rendering | None] = None
+    default_batch: ClassVar[int] = 64
     needs: ClassVar[str] = ""
     """Which files a run needs and how they are laid out; empty when the bundled images do."""
+
+    def source(self, data: Data | None) -> tuple[LabelledImages, Rendering | None]:
+        """The images that the stream draws from, and how they are rendered; None: by the corruptions of the domain."""
+        return labelled_images(data), self.rendering
+
+    def label_order(self) -> Order | None:
+        """The order of one pass when the caller gives none; None: shuffled."""
+        return None
 
     def stream(
         self,
@@ -49,26 +60,26 @@ class Recipe(ABC):
         scale: Scale | None,
     ) -> Seekable:
         """The stream itself; a recipe whose images are stored somewhere makes its own."""
-        images = labelled_images(data)
+        images, rendering = self.source(data)
         return Stream(
             images,
             self.schedule(seed=seed, size=len(images), batch=batch, steps=steps),
             batch=batch,
             seed=seed,
             steps=steps,
-            order=order,
+            order=self.label_order() if order is None else order,
             renewal=self.renewal,
             noise=self.noise,
             cross=self.cross,
             ragged=ragged,
             scale=scale,
-            rendering=self.rendering,
+            rendering=rendering,
             name=self.name,
         )
 
-    @abstractmethod
     def schedule(self, *, seed: int, size: int, batch: int, steps: int | None) -> Schedule:
         """A schedule for a set of `size` images that lasts `steps` batches or more; None: as long as it sees fit."""
+        raise NotImplementedError(f"{type(self).__name__} has neither a schedule nor a stream of its own")
 
 
 registry: Registry[Recipe] = Registry("stream")
@@ -76,17 +87,19 @@ registry: Registry[Recipe] = Registry("stream")
 
 def make(
     name: str,
-    data: Data | None = None,
+    data: Data | str | os.PathLike[str] | None = None,
     *,
     seed: int = 0,
     steps: int | None = None,
-    batch: int = 64,
+    batch: int | None = None,
     order: Order | None = None,
     ragged: Ragged = "keep",
     scale: Scale | None = None,
     **options: Any,
 ) -> Seekable:
     """The stream of that name, on the bundled images or on `data`; `options` are the fields of its recipe.
+
+    `data` may also be a name or a path that `holdfast.datasets.open` takes. `batch` defaults to that of the protocol.
 
     >>> stream = make("drift", seed=43, steps=2000)
     >>> stream
@@ -103,10 +116,13 @@ def make(
             f"{', '.join(accepted) or 'none'}, and for every stream: data, seed, steps, batch, order, ragged, scale"
         )
     recipe = cls(**options)
+    batch = cls.default_batch if batch is None else batch
     require_count("batch", batch)
     require_count("seed", seed, low=0)
     if steps is not None:
         require_count("steps", steps)
+    if isinstance(data, (str, os.PathLike)):
+        data = datasets.open(data)
     return recipe.stream(data, seed=seed, steps=steps, batch=batch, order=order, ragged=ragged, scale=scale)
 
 
@@ -197,18 +213,34 @@ class Recurring(Recipe):
     renewal: ClassVar[Renewal] = "same"
     noise: ClassVar[Noise] = "fixed"
     cross: ClassVar[bool] = False
+    default_visits: ClassVar[int] = 20
 
     def __post_init__(self) -> None:
-        if isinstance(self.corruptions, str) or not self.corruptions:
+        if isinstance(self.corruptions, str) or not self.chosen():
             raise ValueError(f"corruptions must be a list of names such as ['fog', 'snow'], got {self.corruptions!r}")
         for count in ("visits", "images"):
             if getattr(self, count) is not None:
                 require_count(count, getattr(self, count))
 
-    def schedule(self, *, seed: int, size: int, batch: int, steps: int | None) -> Schedule:
-        images = size if self.images is None else self.images
-        visit = join(hold(Domain((name, self.severity)), images) for name in self.corruptions)
+    def chosen(self) -> tuple[str, ...]:
+        """The corruptions of one visit, in their order."""
+        return tuple(self.corruptions)
+
+    def domains(self) -> tuple[Domain, ...]:
+        """The domains of one visit, in their order."""
+        return tuple(Domain((name, self.severity)) for name in self.chosen())
+
+    def images_per_domain(self, size: int) -> int:
+        """How many images each domain shows at each visit, of a set of `size`."""
+        return size if self.images is None else self.images
+
+    def visits_for(self, steps: int | None, per_visit: int) -> int:
+        """How many visits there are, when `per_visit` batches make one."""
         if self.visits is not None:
-            return visit * self.visits
-        per_visit = len(self.corruptions) * max(1, images // batch)  # at least, whether short batches count or not
-        return visit * (20 if steps is None else -(-steps // per_visit))
+            return self.visits
+        return self.default_visits if steps is None else -(-steps // per_visit)
+
+    def schedule(self, *, seed: int, size: int, batch: int, steps: int | None) -> Schedule:
+        images, domains = self.images_per_domain(size), self.domains()
+        per_visit = len(domains) * max(1, images // batch)  # at least, whether short batches count or not
+        return join(hold(domain, images) for domain in domains) * self.visits_for(steps, per_visit)
