@@ -1,12 +1,11 @@
 """The demonstration's table over several seeds.
 
-for seed in 0 1 2; do holdfast demo --seed $seed --out runs/seed$seed; done
-python benchmarks/demo_table.py runs/seed0 runs/seed1 runs/seed2
+for seed in 0 1 2; do holdfast demo --seed $seed; done
+python benchmarks/demo_table.py runs/demo 0 1 2
 """
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -15,12 +14,12 @@ import numpy as np
 from holdfast import report, showcase
 
 
-def main(folders: list[str]) -> None:
+def main(folder: str, *seeds: str) -> None:
     """Print mean and standard deviation of accuracies, and each contestant's verdicts."""
     rows: dict[str, list[report.Standing]] = {}
-    for folder in folders:
-        settings = json.loads((Path(folder) / "demo.json").read_text())
-        for standing in report.standings(showcase.story(folder, showcase.lineup(settings["steps"]))):
+    for seed in seeds:
+        demonstration = showcase.Demonstration(Path(folder), seed=int(seed))
+        for standing in report.standings(demonstration.story(showcase.lineup(demonstration.steps))):
             if standing.batches == standing.total:
                 rows.setdefault(standing.label, []).append(standing)
     print("| contestant | overall, % | last quarter, % | resets | verdicts |\n| --- | --- | --- | --- | --- |")
@@ -34,4 +33,4 @@ def main(folders: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(*sys.argv[1:])

@@ -11,10 +11,8 @@ import pytest
 
 from holdfast import cli
 
-COMMANDS = ("demo", "list", "speed")
 
-
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", cli.COMMANDS)
 def test_every_command_has_help_with_an_example(command, capsys):
     with pytest.raises(SystemExit) as stop:
         cli.main([command, "--help"])

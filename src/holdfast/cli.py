@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -10,7 +11,7 @@ from importlib import import_module
 import holdfast
 from holdfast.errors import HoldfastError
 
-COMMANDS = ("demo", "run", "sweep", "list", "speed")
+COMMANDS = ("demo", "run", "sweep", "report", "paper", "calibrate", "generate", "list", "speed")
 """In the order of `holdfast --help`; each is a module of `holdfast.commands`."""
 
 
@@ -19,6 +20,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         return int(options.run(options) or 0)
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except KeyboardInterrupt:
         print("holdfast: interrupted", file=sys.stderr)
         return 130

@@ -9,17 +9,28 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from holdfast.errors import FolderError
+
+LOCK = ".lock"
+"""The file in a folder of results that `locked` is used on."""
 
 
 def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
     """Write `data` so that after a crash at any moment the old file or the new one is there, whole."""
+    with written_atomically(path) as file:
+        file.write(data)
+
+
+@contextlib.contextmanager
+def written_atomically(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+    """A file to write to, which takes the place of `path` at the end, whole; after an exception nothing has changed."""
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         with open(temporary, "xb") as file:
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

@@ -67,7 +67,8 @@ def check(experiment: Experiment) -> None:
     _instance(methods.base.registry, experiment.method)
     _instance(resets.base.registry, experiment.reset)
     _optimizer(experiment.optimizer)
-    streams.registry.get(experiment.stream.name)
+    if ":" not in experiment.stream.name:
+        streams.registry.get(experiment.stream.name)
     if ":" not in experiment.model.name:
         models.registry.get(experiment.model.name)
 
@@ -80,8 +81,7 @@ def _text(part: Component) -> str:
 def _model(text: str) -> nn.Module:
     part = Component.parse(json.loads(text))
     if ":" in part.name:
-        module, _, name = part.name.partition(":")
-        network = getattr(importlib.import_module(module), name)(**part.options)
+        network = _imported(part.name)(**part.options)
         if not isinstance(network, nn.Module):
             raise TypeError(f"{part.name} must return a torch.nn.Module, got {type(network).__name__}")
         return network
@@ -95,10 +95,20 @@ def _stream(text: str, seed: int, steps: int | None, batch: int | None) -> strea
     options: dict[str, Any] = {"seed": seed, "steps": steps, "batch": batch, **_tuples(part.options)}
     if "order" in options:
         options["order"] = _order(part.options["order"])
+    make = _imported(part.name) if ":" in part.name else functools.partial(streams.make, part.name)
     try:
-        return streams.make(part.name, **options)
+        stream = make(**options)
     except TypeError as error:
         raise ValueError(str(error)) from error
+    if not isinstance(stream, streams.Seekable):
+        raise TypeError(f"{part.name} must return a holdfast.streams.Seekable, got {type(stream).__name__}")
+    return stream
+
+
+def _imported(address: str) -> Callable[..., Any]:
+    module, _, name = address.partition(":")
+    found: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return found
 
 
 def _order(given: Any) -> streams.Order:

@@ -25,8 +25,9 @@ _TITLES = {"source": "Source", "batchnorm": "BatchNorm", "tent": "Tent", "period
 class Experiment:
     """What a run is; equal experiments give equal bits.
 
-    Parts are names, `name:key=value` or mappings `{name: ..., key: value}`; see `holdfast list`. `model` may also be
-    `module:function`. `optimizer` is a class of torch.optim in small letters; left out, the method's published choice.
+    Parts are names, `name:key=value` or mappings `{name: ..., key: value}`; see `holdfast list`. `model` and `stream`
+    may also be `module:function`. `optimizer` is a class of torch.optim in small letters; left out, the method's
+    published choice.
     `steps`, `batch`: left out, the whole stream, in batches of its protocol. `window`: see `Adapter`.
     `source`: for methods that need source images, the path of a `holdfast.prepare` file or of a data set; left out,
     `source_images` clean images of the stream's own set.

@@ -110,7 +110,7 @@ class Ledger:
 
     def finish(self) -> None:
         """Turn the segments into the final files."""
-        table = self.table()
+        table = self._table(_SCHEMA.names)
         write_atomically(self.folder / TIMING, _bytes(table.select(["step", "seconds"])))
         write_atomically(self.folder / SPANS, _bytes(_flattened(table)))
         write_atomically(self.folder / STEPS, _bytes(table.drop_columns(["spans", "seconds"])))
@@ -122,18 +122,25 @@ class Ledger:
         if (self.folder / SEGMENTS).is_dir():
             (self.folder / SEGMENTS).rmdir()
 
-    def table(self) -> pa.Table:
-        """The rows of the segments."""
-        parts = [pq.read_table(path, schema=_SCHEMA) for path in self._segments().values()]
-        return pa.concat_tables(parts).combine_chunks() if parts else _SCHEMA.empty_table()
+    def names(self, file: str) -> list[str]:
+        """The columns of one of the final files."""
+        if file == SPANS:
+            return ["step", *(field.name for field in _SPAN)]
+        return ["step", "seconds"] if file == TIMING else [n for n in _SCHEMA.names if n not in ("spans", "seconds")]
 
-    def columns(self) -> tuple[pa.Table, pa.Table, pa.Table]:
-        """Steps, spans and timing, of a finished run or of what there is."""
+    def column(self, file: str, name: str) -> pa.ChunkedArray:
+        """A column of a final file, or of what will become it; nothing else is read."""
         if self.complete:
-            steps, spans, timing = (pq.read_table(self.folder / name) for name in self.FILES)
-            return steps, spans, timing
-        table = self.table()
-        return table.drop_columns(["spans", "seconds"]), _flattened(table), table.select(["step", "seconds"])
+            return pq.read_table(self.folder / file, columns=[name]).column(name)
+        if file == SPANS:
+            return _flattened(self._table(["step", "spans"])).column(name)
+        return self._table([name]).column(name)
+
+    def _table(self, names: list[str]) -> pa.Table:
+        """Some columns of the segments."""
+        schema = pa.schema([_SCHEMA.field(name) for name in names])
+        parts = [pq.read_table(path, columns=names).cast(schema) for path in self._segments().values()]
+        return pa.concat_tables(parts).combine_chunks() if parts else schema.empty_table()
 
     def _segments(self) -> dict[int, Path]:
         found = {}

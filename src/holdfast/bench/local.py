@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -10,7 +12,7 @@ from pathlib import Path
 from loky import as_completed, get_reusable_executor, wait
 from loky.process_executor import TerminatedWorkerError
 
-from holdfast.bench import work
+from holdfast.bench import interruption, work
 from holdfast.bench.ledger import Ledger
 from holdfast.bench.work import Job, Report
 
@@ -25,7 +27,9 @@ def on_processes(jobs: list[Job], processes: int, retries: int, observe: Callabl
         while waiting := [job for job in jobs if job.experiment.key not in reports]:
             before = _progress(jobs)
             executor = get_reusable_executor(max_workers=processes)
-            futures = [executor.submit(work.carry_out, job) for job in waiting]
+            with interruption.held_back():  # a process that is still starting must not be hit by Ctrl-C
+                ours = [dataclasses.replace(job, parent=os.getpid()) for job in waiting]
+                futures = [executor.submit(work.carry_out, job) for job in ours]
             try:
                 for future in as_completed(futures):
                     report = future.result()

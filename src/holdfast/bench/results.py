@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -15,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.bench.experiment import Experiment
-from holdfast.bench.ledger import Ledger
+from holdfast.bench.ledger import SPANS, STEPS, TIMING, Ledger
 from holdfast.errors import FolderError
 
 EXPERIMENT, ENVIRONMENT, RESULT, SNAPSHOT, ERROR = (
@@ -29,24 +30,27 @@ Array = npt.NDArray[Any]
 
 
 class Columns(Mapping[str, Array]):
-    """The columns of a table as arrays, made when asked for: numbers that were not measured are nan."""
+    """The columns of a table as arrays, read when asked for: numbers that were not measured are nan."""
 
-    def __init__(self, table: pa.Table) -> None:
-        self._table = table
-        self._made: dict[str, Array] = {}
+    def __init__(self, ledger: Ledger, file: str) -> None:
+        self._ledger, self._file = ledger, file
+        self._read: dict[str, Array] = {}
 
     def __getitem__(self, name: str) -> Array:
-        if name not in self._made:
-            if name not in self._table.column_names:
+        if name not in self._read:
+            if name not in self:
                 raise KeyError(f"no column {name!r}; there are {', '.join(self)}")
-            self._made[name] = _array(self._table.column(name))
-        return self._made[name]
+            self._read[name] = _array(self._ledger.column(self._file, name))
+        return self._read[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._ledger.names(self._file)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._table.column_names)
+        return iter(self._ledger.names(self._file))
 
     def __len__(self) -> int:
-        return len(self._table.column_names)
+        return len(self._ledger.names(self._file))
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,28 +65,24 @@ class Run:
     complete: bool
 
     @functools.cached_property
-    def _tables(self) -> tuple[pa.Table, pa.Table, pa.Table]:
-        return Ledger(self.folder).columns()
-
-    @functools.cached_property
     def steps(self) -> Columns:
         """One row per batch, in order; `predicted` and `labels` are counts [batches, classes]."""
-        return Columns(self._tables[0])
+        return Columns(Ledger(self.folder), STEPS)
 
     @functools.cached_property
     def spans(self) -> Columns:
         """One row per batch and stretch of images in one domain."""
-        return Columns(self._tables[1])
+        return Columns(Ledger(self.folder), SPANS)
 
-    @functools.cached_property
+    @property
     def seconds(self) -> npt.NDArray[np.float64]:
         """Wall time of each adapting call."""
-        return Columns(self._tables[2])["seconds"]
+        return Columns(Ledger(self.folder), TIMING)["seconds"]
 
     @property
     def batches(self) -> int:
         """How many batches it has seen."""
-        return int(self._tables[0].num_rows)
+        return len(self.steps["step"])
 
     @property
     def accuracy(self) -> float:
@@ -118,6 +118,13 @@ def find(root: str | os.PathLike[str]) -> list[Run]:
     if not root.is_dir():
         raise FolderError(f"{root} is not a folder")
     return [load(path.parent) for path in sorted(root.rglob(EXPERIMENT))]
+
+
+def dominant_domains(run: Run) -> list[str]:
+    """For each batch the domain of most of its images."""
+    spans = run.spans
+    rows = zip(spans["step"].tolist(), spans["domain"], spans["images"].tolist(), strict=True)
+    return [str(max(group, key=lambda row: row[2])[1]) for _, group in itertools.groupby(rows, key=lambda row: row[0])]
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

@@ -20,11 +20,10 @@ from holdfast.bench.experiment import Experiment
 from holdfast.bench.ledger import Ledger, Row
 from holdfast.bench.results import ENVIRONMENT, ERROR, EXPERIMENT, RESULT, SNAPSHOT, Run, load, read_json
 from holdfast.errors import FolderError, SnapshotError
-from holdfast.files import locked, write_atomically
+from holdfast.files import LOCK, locked, write_atomically
 from holdfast.streams import Batch, Seekable
 from holdfast.validation import require_count
 
-LOCK = ".lock"
 Progress = Callable[[int, int, float], None]
 """Called with the batches seen, those of the whole stream, and the accuracy so far."""
 
@@ -56,7 +55,7 @@ def run(
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder / LOCK, patience=patience):
         if fresh:
-            _clear(folder)
+            clear(folder)
         _claim(folder, experiment)
         if not (folder / RESULT).is_file():
             (folder / ERROR).unlink(missing_ok=True)
@@ -204,7 +203,7 @@ def _refuse_foreign(folder: Path) -> None:
         raise FolderError(f"{folder} is not empty and holds no run: choose another folder")
 
 
-def _clear(folder: Path) -> None:
+def clear(folder: Path) -> None:
     """Delete a run, and nothing that is not one's."""
     ledger = Ledger(folder)
     ledger.clear()

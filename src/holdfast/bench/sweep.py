@@ -14,7 +14,9 @@ from holdfast.bench import assembly, text
 from holdfast.bench.experiment import Experiment
 from holdfast.bench.ledger import Ledger
 from holdfast.bench.results import ENVIRONMENT, RESULT, read_json
+from holdfast.bench.runner import clear
 from holdfast.bench.work import Job, Report
+from holdfast.files import LOCK, locked
 from holdfast.validation import require_choice, require_count
 
 BACKENDS = ("local", "ray")
@@ -77,6 +79,7 @@ def sweep(
     address: str | None = None,
     snapshot_every: int = 100,
     retries: int = 3,
+    fresh: bool = False,
     watch: Callable[[list[Progress]], None] | None = None,
 ) -> list[Outcome]:
     """Run every experiment of a grid below the folder `out`; finished ones are not run again.
@@ -86,7 +89,7 @@ def sweep(
     backend: "local" processes, or "ray"; then `address` is that of a cluster, and without one Ray runs on this machine.
     The nodes of a cluster must have holdfast installed and see `out` under the same path.
     retries: a run whose process or node is lost is taken up from its snapshot, so many times without any progress.
-    watch: told now and then how far each experiment is.
+    fresh: delete the earlier runs of these experiments first. watch: told now and then how far each experiment is.
     Ctrl-C lets the runs at hand finish their batch and take a snapshot; a second one ends them at once.
     """
     require_choice("backend", backend, BACKENDS)
@@ -106,20 +109,27 @@ def sweep(
     root = Path(out).resolve()
     root.mkdir(parents=True, exist_ok=True)
     stop = root / STOP
-    stop.unlink(missing_ok=True)
     work = {e.key: Job(e, root / e.key, stop, threads, snapshot_every) for e in chosen}
-    waiting = [job for job in work.values() if not (job.folder / RESULT).is_file()]
     observe = functools.partial(_observe, list(work.values()), watch)
     errors: dict[str, str] = {}
-    if waiting:
-        for report in _backend(backend, address)(waiting, jobs, retries, observe):
+    with locked(root / LOCK):
+        stop.unlink(missing_ok=True)
+        for job in work.values() if fresh else ():
+            clear(job.folder)
+        observe()
+        waiting = [job for job in work.values() if not _is_finished(job)]
+        for report in _backend(backend, address)(waiting, jobs, retries, observe) if waiting else ():
             if report.error is not None:
                 errors[report.key] = report.error
-    observe()
+        observe()
     for key, job in work.items():
-        if not (job.folder / RESULT).is_file():
-            errors.setdefault(key, f"stopped: {stop} was there")
+        if not _is_finished(job):
+            errors.setdefault(key, f"stopped, because {stop} was there")
     return [Outcome(job.experiment, job.folder, errors.get(key)) for key, job in work.items()]
+
+
+def _is_finished(job: Job) -> bool:
+    return (job.folder / RESULT).is_file()
 
 
 def _backend(name: str, address: str | None) -> Callable[[list[Job], int, int, Callable[[], None]], list[Report]]:
@@ -138,7 +148,7 @@ def _observe(jobs: list[Job], watch: Callable[[list[Progress]], None] | None) ->
         return
     told = []
     for job in jobs:
-        finished = (job.folder / RESULT).is_file()
+        finished = _is_finished(job)
         total = int((read_json(job.folder / ENVIRONMENT) or {}).get("batches", job.experiment.steps or 0))
         seen = total if finished else Ledger(job.folder).written()
         told.append(Progress(job.experiment, seen, total, finished))

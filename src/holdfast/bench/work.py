@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 import traceback
@@ -20,13 +21,21 @@ _PATIENCE = 120.0  # seconds for the process of a lost worker to leave the folde
 
 @dataclass(frozen=True)
 class Job:
-    """An experiment with its folder; while the file `stop` exists, it ends after the batch at hand, with a snapshot."""
+    """An experiment with its folder.
+
+    It ends after the batch at hand, with a snapshot, when the file `stop` exists or its `parent` process, if it has
+    one on this machine, is gone.
+    """
 
     experiment: Experiment
     folder: Path
     stop: Path
     threads: int
     snapshot_every: int
+    parent: int | None = None
+
+    def should_stop(self) -> bool:
+        return self.stop.exists() or (self.parent is not None and os.getppid() != self.parent)
 
 
 @dataclass(frozen=True)
@@ -47,7 +56,7 @@ def carry_out(job: Job) -> Report:
             job.experiment,
             job.folder,
             snapshot_every=job.snapshot_every,
-            should_stop=job.stop.exists,
+            should_stop=job.should_stop,
             patience=_PATIENCE,
         )
     except Exception as error:

@@ -25,7 +25,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=int, help="of the stream and the method (default: 0)")
     parser.add_argument("--steps", type=int, help="batches (default: the whole stream)")
-    parser.add_argument("--batch", type=int, help="images per batch (default: 64)")
+    parser.add_argument("--batch", type=int, help="images per batch (default: the stream's own, mostly 64)")
     parser.add_argument("--window", type=int, help="with batches of one: images per adaptation step (default: 16)")
     parser.add_argument(
         "--source", help="images or prepared file for methods that need source data (default: the stream's)"

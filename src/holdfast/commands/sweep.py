@@ -20,6 +20,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--retries", type=int, default=3, help="times a lost run is taken up again (default %(default)s)"
     )
+    parser.add_argument("--fresh", action="store_true", help="delete the earlier runs of these experiments first")
     parser.add_argument("--list", action="store_true", help="only print the experiments, and which are finished")
 
 
@@ -61,6 +62,7 @@ def run(options: argparse.Namespace) -> int:
             address=options.address,
             snapshot_every=options.snapshot_every,
             retries=options.retries,
+            fresh=options.fresh,
             watch=show,
         )
     failed = [outcome for outcome in outcomes if outcome.error is not None]

@@ -3,6 +3,7 @@
 from holdfast.report.page import render, write
 from holdfast.report.standing import Standing, conclusions, percent, standings
 from holdfast.report.story import Floats, Sample, Story, Track
+from holdfast.report.tracks import track_of
 
 __all__ = [
     "Floats",
@@ -14,5 +15,6 @@ __all__ = [
     "percent",
     "render",
     "standings",
+    "track_of",
     "write",
 ]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.report.axes import Axes, round_ticks
+from holdfast.report.axes import SIZE, Axes, round_ticks
 from holdfast.report.markup import Markup, element
 from holdfast.report.story import Counts, Floats, Story, Track
 
@@ -17,10 +17,13 @@ Plots = dict[str, dict[str, Any]]
 """For the script: by the name of a plot, the values that it reads out."""
 
 
-def accuracy(story: Story, plots: Plots) -> Markup:
-    """Accuracy over time, one line for each contestant, and under it the moments of the resets."""
+def accuracy(story: Story, plots: Plots, name: str = "accuracy", points: int = POINTS) -> Markup:
+    """Accuracy over time, one line for each contestant, and under it the moments of the resets.
+
+    On a page with several, each has its `name`, and `points` keeps the page small.
+    """
     chance = 1.0 / max(1, len(story.classes))
-    at = _evenly(max((track.batches for track in story.started), default=0))
+    at = _evenly(max((track.batches for track in story.started), default=0), points)
     curves = {track.key: track.smooth_accuracy(story.window) for track in story.started}
     top = max([0.2, chance, *(float(curve.max()) for curve in curves.values())])
     axes = Axes((1, max(2, story.total)), (0.0, min(1.0, np.ceil(top * 10 + 0.2) / 10)))
@@ -30,11 +33,17 @@ def accuracy(story: Story, plots: Plots) -> Markup:
         values = curves[track.key][chosen]
         marks.append(axes.line(_number(chosen), values, class_=f"line {slot(story, track)}", data_track=track.key))
         series.append(_series(story, track, track.label, values, "percent"))
-    plots["accuracy"] = {"x": (at + 1).tolist(), "series": series, "domains": _domains(story, at)}
+    plots[name] = {
+        "x": (at + 1).tolist(),
+        "series": series,
+        "domains": _domains(story, at),
+        "total": story.total,
+        "toggles": True,
+    }
     ticks = [(tick, f"{100 * tick:.0f} %") for tick in round_ticks(*axes.y, 5)]
     description = f"Accuracy over time, mean over {story.window} batches, of {len(series)} contestants."
-    plot = axes.frame(marks, name="accuracy", description=description, x_ticks=x_ticks(story), y_ticks=ticks)
-    return element("div", _legend(story), plot, *_reset_strips(story, axes), class_="figure")
+    plot = axes.frame(marks, name=name, description=description, x_ticks=x_ticks(story), y_ticks=ticks)
+    return element("div", _legend(story), plot, *_reset_strips(story, axes, points), class_="figure")
 
 
 def concentration(story: Story, plots: Plots) -> list[Markup]:
@@ -63,6 +72,7 @@ def concentration(story: Story, plots: Plots) -> list[Markup]:
                 _series(story, track, "layers reset", track.reset_fraction[at], "percent"),
             ],
             "domains": _domains(story, at),
+            "total": story.total,
         }
         ticks = [(tick, f"{tick:.2g}") for tick in round_ticks(*axes.y, 4)]
         description = f"Concentration of {track.label} against its threshold; {len(track.resets)} resets."
@@ -87,6 +97,7 @@ def depth(story: Story, plots: Plots) -> list[Markup]:
             "x": (at + 1).tolist(),
             "series": [_series(story, track, "layers reset", fractions, "percent")],
             "domains": _domains(story, at),
+            "total": story.total,
         }
         ticks = [(tick, f"{100 * tick:.0f} %") for tick in (0.0, 0.5, 1.0)]
         description = (
@@ -126,16 +137,19 @@ def _legend(story: Story) -> Markup:
     return element("div", *buttons, class_="legend", role="group", aria_label="Show or hide contestants")
 
 
-def _reset_strips(story: Story, axes: Axes) -> list[Markup]:
+def _reset_strips(story: Story, axes: Axes, points: int) -> list[Markup]:
+    places = min(SIZE, 2 * points)  # more strokes than that would not be seen apart
     strips = []
     for track in story.started:
         if not len(track.resets):
             continue
         unit = Axes(axes.x, (0.0, 1.0))
+        strokes = np.unique((unit.across(_number(track.resets)) * places / SIZE).round()) / places
+        at = axes.x[0] + strokes * (axes.x[1] - axes.x[0])
         label = f"resets of {track.label}: {len(track.resets)}"
         drawing = element(
             "svg",
-            unit.stems(_number(track.resets), np.ones(len(track.resets)), class_=f"stems {slot(story, track)}"),
+            unit.stems(at, np.ones(len(at)), class_=f"stems {slot(story, track)}"),
             viewbox="0 0 1000 1000",
             preserveaspectratio="none",
             role="img",
@@ -173,9 +187,9 @@ def _domains(story: Story, at: Counts) -> list[str]:
     return [] if longest is None else [longest.domains[index].replace("_", " ") for index in at]
 
 
-def _evenly(length: int) -> Counts:
+def _evenly(length: int, points: int) -> Counts:
     """Positions spread over a range, first and last included."""
-    return np.unique(np.linspace(0, max(0, length - 1), min(length, POINTS)).round().astype(np.int64))
+    return np.unique(np.linspace(0, max(0, length - 1), min(length, points)).round().astype(np.int64))
 
 
 def _widest(excess: Floats) -> Counts:

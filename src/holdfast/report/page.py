@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from importlib import resources
 
 from holdfast.files import write_atomically
@@ -15,10 +16,10 @@ from holdfast.report.table import headline
 
 def render(story: Story) -> str:
     """The page as text."""
-    plots: curves.Plots = {"total": {"batches": story.total}}
+    plots: curves.Plots = {}
     sections = [
-        _section("Results", RULE, headline(story)),
-        _section(
+        section("Results", RULE, headline(story)),
+        section(
             "Accuracy over time",
             f"Mean over {story.window} batches around each. Dotted: chance. Under the curves, a stroke for each reset. "
             "Point at the chart to read values; the buttons hide and show.",
@@ -46,23 +47,24 @@ def render(story: Story) -> str:
         _grid_section(
             "The stream", "A few images along the way, as the network saw them.", _samples(story), style="film"
         ),
-        _section("How it was made", "", _facts(story)) if story.facts else Markup(""),
+        section("How it was made", "", _facts(story)) if story.facts else Markup(""),
     ]
-    body = element(
-        "main",
-        element("header", element("h1", story.title), _partial(story), _conclusions(story)),
-        *(section for section in sections if section),
-    )
+    return document(story.title, [_partial(story), _conclusions(story)], [part for part in sections if part], plots)
+
+
+def document(title: str, opening: Sequence[Markup], sections: Sequence[Markup], plots: curves.Plots) -> str:
+    """A whole page: a header with its title, the sections, and the values that its charts read out."""
     head = element(
         "head",
         element("meta", charset="utf-8"),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="color-scheme", content="light dark"),
-        element("title", story.title),
+        element("title", title),
         element("style", Markup(_asset("style.css"))),
     )
+    main = element("main", element("header", element("h1", title), *opening), *sections)
     script = element("script", Markup(_asset("script.js")))
-    return "<!doctype html>\n" + element("html", head, element("body", body, data(plots, "plots"), script), lang="en")
+    return "<!doctype html>\n" + element("html", head, element("body", main, data(plots, "plots"), script), lang="en")
 
 
 def write(story: Story, path: str | os.PathLike[str]) -> None:
@@ -74,14 +76,15 @@ def _asset(name: str) -> str:
     return resources.files("holdfast.report").joinpath(name).read_text(encoding="utf-8")
 
 
-def _section(title: str, note: str, *content: Markup) -> Markup:
+def section(title: str, note: str, *content: Markup) -> Markup:
+    """A part of the page under a heading."""
     return element("section", element("h2", title), *([element("p", note, class_="note")] if note else []), *content)
 
 
 def _grid_section(title: str, note: str, panels: list[Markup], *extra: Markup, style: str = "grid") -> Markup:
     if not panels:
         return Markup("")
-    return _section(title, note, *extra, element("div", join(panels), class_=style))
+    return section(title, note, *extra, element("div", join(panels), class_=style))
 
 
 def _partial(story: Story) -> Markup:

@@ -42,7 +42,7 @@
       if (data.domains[current]) rows.push(node("em", data.domains[current]));
       for (const one of data.series) {
         const value = one.y[current];
-        if (value === null || value === undefined || (plot.dataset.plot === "accuracy" && hidden.has(one.key))) continue;
+        if (value === null || value === undefined || (data.toggles && hidden.has(one.key))) continue;
         const row = node("div");
         row.append(node("span", undefined, "swatch " + one.slot), node("span", one.label), node("span", written(value, one.unit)));
         rows.push(row);
@@ -77,11 +77,10 @@
     };
   };
 
-  const total = Math.max(2, plots.total.batches);
   for (const plot of document.querySelectorAll("[data-plot]")) {
     const data = plots[plot.dataset.plot];
     if (!data || (data.x && !data.x.length)) continue;
-    const reader = data.edges ? heat(plot, data) : curve(plot, data, total);
+    const reader = data.edges ? heat(plot, data) : curve(plot, data, Math.max(2, data.total));
     const follow = (event) => {
       const box = plot.getBoundingClientRect();
       reader.at((event.clientX - box.left) / box.width, (event.clientY - box.top) / box.height);

@@ -40,6 +40,12 @@ class Track:
             if len(getattr(self, name)) != self.batches:
                 raise ValueError(f"{name} has {len(getattr(self, name))} entries, expected {self.batches}")
 
+    @classmethod
+    def empty(cls, key: str, label: str, total: int) -> Track:
+        """A contestant that has not begun."""
+        none, nothing = np.empty(0), np.empty((0, 0), np.int64)
+        return cls(key, label, total, none, none, nothing, nothing, [], none, none, none, none)
+
     @property
     def batches(self) -> int:
         """How far it got."""

@@ -2,41 +2,23 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-
-from holdfast import methods, resets
-from holdfast.adapter import Adapter
-from holdfast.methods.base import Method
-from holdfast.resets.base import Reset
+from holdfast.bench import Component
 from holdfast.validation import require_choice
-
-NUM_CLASSES = 10
-LEARNING_RATE = 1e-3
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """One method with one reset policy; `key` names its folder, `label` is for people."""
+    """One method with one reset policy; `key` is for the command line, `label` for people."""
 
     key: str
     label: str
-    method: Method
-    reset: Reset
+    method: Component
+    reset: Component
     cost: float
     """Roughly, its passes through the network per batch: the dearest start first, so that no core idles at the end."""
-
-    def adapter(self, model: torch.nn.Module, seed: int) -> Adapter:
-        """The contestant at the start of the stream."""
-        optimizer = functools.partial(torch.optim.Adam, lr=LEARNING_RATE)
-        return Adapter(model, self.method, reset=self.reset, optimizer=optimizer, num_classes=NUM_CLASSES, seed=seed)
-
-    def description(self) -> dict[str, str]:
-        """What must be equal for saved results to be this contestant's."""
-        return {"method": repr(self.method), "reset": repr(self.reset), "optimizer": f"Adam(lr={LEARNING_RATE})"}
 
 
 def lineup(steps: int, full: bool = False, keys: Sequence[str] | None = None) -> list[Contestant]:
@@ -45,12 +27,12 @@ def lineup(steps: int, full: bool = False, keys: Sequence[str] | None = None) ->
     >>> [contestant.key for contestant in lineup(800)]
     ['source', 'batchnorm', 'tent', 'eta', 'eta+rdumb', 'eta+asr', 'roid+asr']
     """
-    eta, roid, tent = methods.ETA.for_classes(NUM_CLASSES), methods.ROID(), methods.Tent()
+    eta, roid, tent = Component("eta", {"similarity_margin": 0.4}), Component("roid"), Component("tent")
     # RDumb's published period is 1000 of tens of thousands of batches; four episodes show what it does here.
-    never, rdumb, asr = resets.Never(), resets.Periodic(every=max(1, steps // 4)), resets.ASR()
+    never, asr, rdumb = Component("never"), Component("asr"), Component("periodic", {"every": max(1, steps // 4)})
     main = [
-        Contestant("source", "source", methods.Source(), never, 1.0),
-        Contestant("batchnorm", "batch statistics", methods.BatchNorm(), never, 1.0),
+        Contestant("source", "source", Component("source"), never, 1.0),
+        Contestant("batchnorm", "batch statistics", Component("batchnorm"), never, 1.0),
         Contestant("tent", "Tent", tent, never, 3.0),
         Contestant("eta", "ETA", eta, never, 3.0),
         Contestant("eta+rdumb", "ETA + RDumb", eta, rdumb, 3.0),
@@ -61,8 +43,8 @@ def lineup(steps: int, full: bool = False, keys: Sequence[str] | None = None) ->
         Contestant("tent+asr", "Tent + ASR", tent, asr, 4.0),
         Contestant("roid", "ROID", roid, never, 5.0),
         Contestant("roid+rdumb", "ROID + RDumb", roid, rdumb, 5.0),
-        Contestant("cmf", "CMF", methods.CMF(), never, 5.0),
-        Contestant("sar", "SAR", methods.SAR(), never, 5.0),
+        Contestant("cmf", "CMF", Component("cmf"), never, 5.0),
+        Contestant("sar", "SAR", Component("sar"), never, 5.0),
     ]
     if keys is None:
         return main + more if full else main

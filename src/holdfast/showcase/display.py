@@ -2,95 +2,78 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+from rich.progress import Progress as Bars
 from rich.table import Table
 
-from holdfast import report
+from holdfast import bench, report
+from holdfast.bench import Progress
 from holdfast.showcase.contestants import Contestant
-from holdfast.showcase.crew import Message
-from holdfast.showcase.worker import Failure
-
-_SMOOTHING = 0.1
 
 
 class Live:
-    """One line for each contestant: how far, accuracy so far, resets, time left; and one line for the whole."""
+    """One line for each contestant: how far, accuracy so far, resets; and one for the whole, with the time left."""
 
-    def __init__(self, console: Console, lineup: list[Contestant], steps: int, workers: int) -> None:
-        self._console, self._steps, self._workers = console, steps, workers
-        self._progress = Progress(
+    def __init__(self, console: Console, out: Path, contestants: list[Contestant]) -> None:
+        self._out = out
+        self._bars = Bars(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[accuracy]}", justify="right"),
-            TextColumn("{task.fields[resets]}", justify="right"),
-            TextColumn("{task.fields[left]}", justify="right"),
+            TextColumn("{task.fields[said]}", justify="right"),
             console=console,
         )
-        self._costs = {contestant.key: contestant.cost for contestant in lineup}
-        self._labels = {contestant.key: contestant.label for contestant in lineup}
-        self._tasks = {key: self._add(label, steps) for key, label in self._labels.items()}
-        self._all = self._add("[bold]all", steps * len(lineup))
-        self._pace: dict[str, float] = {}
-        self._left = dict.fromkeys(self._tasks, steps)
+        self._costs = {contestant.key: contestant.cost for contestant in contestants}
+        self._tasks = {c.key: self._bars.add_task(c.label, total=None, said="") for c in contestants}
+        self._all = self._bars.add_task("[bold]all", total=None, said="")
+        self._seen: dict[str, int] = {}
+        self._began: dict[str, int] = {}
+        self._started = time.monotonic()
 
-    def _add(self, label: str, total: int) -> TaskID:
-        return self._progress.add_task(label, total=total, accuracy="", resets="", left="")
-
-    def __call__(self, message: Message) -> None:
-        """Show what a worker said."""
-        if isinstance(message, Failure):
-            self._console.print(f"[red]{self._labels[message.key]} failed:[/] {message.reason}", highlight=False)
-            return
-        key, pace = message.key, self._pace.get(message.key)
-        if message.seconds:
-            self._pace[key] = message.seconds if pace is None else pace + _SMOOTHING * (message.seconds - pace)
-        self._left[key] = self._steps - message.step
-        self._progress.update(
-            self._tasks[key],
-            completed=message.step,
-            accuracy=f"{message.correct / message.seen:6.1%} right" if message.seen else "",
-            resets=f"{message.resets} resets",
-            left=_clock(self._pace[key] * self._left[key]) if key in self._pace else "",
-        )
-        self._progress.update(
+    def show(self, progress: Mapping[str, Progress]) -> None:
+        """Show how far everybody is."""
+        for key, one in progress.items():
+            self._began.setdefault(key, one.seen)
+            if one.seen and one.seen != self._seen.get(key):
+                self._seen[key] = one.seen
+                said = self._accuracy(one) + (", done before" if self._began[key] == one.total else "")
+                self._bars.update(self._tasks[key], completed=one.seen, total=one.total, said=said)
+        self._bars.update(
             self._all,
-            completed=sum(self._steps - left for left in self._left.values()),
-            left=_clock(self._total_left()),
+            completed=sum(one.seen for one in progress.values()),
+            total=sum(one.total for one in progress.values()),
+            said=self._left(progress),
         )
 
-    def finished(self, key: str, track: report.Track) -> None:
-        """Show a contestant that needs no process: all of it is on disk."""
-        self._left[key] = 0
-        resets = int((track.reset_fraction > 0).sum())
-        self._progress.update(
-            self._tasks[key],
-            completed=self._steps,
-            accuracy=f"{track.overall:6.1%} right",
-            resets=f"{resets} resets",
-            left="done before",
-        )
+    def _accuracy(self, one: Progress) -> str:
+        run = bench.load(self._out / one.experiment.key)
+        resets = int((run.steps["reset_fraction"] > 0).sum())
+        return f"{run.accuracy:6.1%} right, {resets:3} resets"
 
-    def _total_left(self) -> float:
-        """From the paces known so far; a contestant that has not started is judged by its cost."""
-        if not self._pace:
-            return float("nan")
-        unit = sum(self._pace.values()) / sum(self._costs[key] for key in self._pace)
-        spent = [left * self._pace.get(key, unit * self._costs[key]) for key, left in self._left.items()]
-        return max(sum(spent) / self._workers, *spent)
+    def _left(self, progress: Mapping[str, Progress]) -> str:
+        """Work is batches times their cost; what is left of it takes as long as what was done, in proportion."""
+        done = sum(self._costs[key] * (one.seen - self._began[key]) for key, one in progress.items())
+        left = sum(self._costs[key] * (one.total - one.seen) for key, one in progress.items())
+        if not done or not left:
+            return ""
+        seconds = round((time.monotonic() - self._started) * left / done)
+        return f"{seconds // 60}:{seconds % 60:02d} left"
 
     def __enter__(self) -> Self:
-        self._progress.start()
+        self._bars.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._progress.stop()
+        self._bars.stop()
 
 
 def results(story: report.Story) -> Table:
@@ -114,10 +97,3 @@ def results(story: report.Story) -> Table:
             row.verdict,
         )
     return table
-
-
-def _clock(seconds: float) -> str:
-    if seconds != seconds:
-        return ""
-    whole = max(0, round(seconds))
-    return f"{whole // 60}:{whole % 60:02d} left"

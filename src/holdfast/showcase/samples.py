@@ -10,13 +10,12 @@ import numpy as np
 
 from holdfast import report
 from holdfast.files import write_atomically
-from holdfast.showcase.contestants import NUM_CLASSES
-from holdfast.showcase.settings import Stream, class_names
+from holdfast.streams import Seekable
 
 MOMENTS, PER_MOMENT = 18, 4
 
 
-def save(path: Path, stream: Stream, steps: int) -> None:
+def save(path: Path, stream: Seekable, steps: int) -> None:
     """Write a few images of batches spread evenly over the stream."""
     chosen = np.unique(np.linspace(0, steps - 1, MOMENTS).round().astype(int)).tolist()
     batches = [stream[index] for index in chosen]
@@ -28,7 +27,7 @@ def save(path: Path, stream: Stream, steps: int) -> None:
         images=images.transpose(0, 1, 3, 4, 2),
         labels=np.stack([batch.labels[:PER_MOMENT].numpy() for batch in batches]),
         domains=np.array([str(batch.domain) for batch in batches]),
-        classes=np.array(class_names(stream, NUM_CLASSES)),
+        classes=np.array(stream.classes),
     )
     write_atomically(path, buffer.getvalue())
 
@@ -36,7 +35,7 @@ def save(path: Path, stream: Stream, steps: int) -> None:
 def load(path: Path) -> tuple[list[report.Sample], Sequence[str]]:
     """The samples in the order of the stream, and the names of the classes."""
     if not path.is_file():
-        return [], [f"class {index}" for index in range(NUM_CLASSES)]
+        return [], []
     with np.load(path, allow_pickle=False) as stored:
         classes = stored["classes"].tolist()
         samples = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -56,15 +56,25 @@ def noise_chain(level: str | float | Sequence[str], seed: int, length: int) -> l
     >>> noise_chain("hard", 43, 4)
     ['gaussian_noise', 'impulse_noise', 'shot_noise', 'contrast']
     """
-    types = noise_types(level)
     require_count("length", length)
+    return list(itertools.islice(endless_chain(level, seed), length))
+
+
+def endless_chain(level: str | float | Sequence[str], seed: int) -> Iterator[str]:
+    """The noises of `noise_chain`, without end.
+
+    >>> list(itertools.islice(endless_chain("hard", 43), 4)) == noise_chain("hard", 43, 4)
+    True
+    """
+    types = noise_types(level)
     draws = random.Random(seed)
-    chain = [draws.choice(types)]
-    while len(chain) < length:
+    current = draws.choice(types)
+    while True:
+        yield current
         following = draws.choice(types)
-        if following != chain[-1]:
-            chain.append(following)
-    return chain
+        while following == current:
+            following = draws.choice(types)
+        current = following
 
 
 def find_path(matrix: npt.ArrayLike, target: float) -> list[Cell]:
@@ -132,16 +142,19 @@ def synthetic_matrix(clean: float = 76.0, first: float = 2.2, second: float = 1.
     return matrix
 
 
-def walk(first: str, second: str, path: Iterable[Cell], images_per_cell: int) -> Schedule:
+def walk(first: str, second: str, path: Iterable[Cell], images_per_cell: int | Iterable[int]) -> Schedule:
     """One noise fades into another along a path of cells (i, j): severities i/4 and j/4, so many images each.
+
+    `images_per_cell` is one number for all, or one for each cell.
 
     >>> [str(s.domain) for s in walk("fog", "snow", [(1, 0), (1, 1), (0, 1)], images_per_cell=100).stretches]
     ['fog 0.25', 'fog 0.25 + snow 0.25', 'snow 0.25']
     """
+    images = itertools.repeat(images_per_cell) if isinstance(images_per_cell, int) else images_per_cell
     return Schedule(
         tuple(
-            Stretch(Domain((first, i / CELLS_PER_SEVERITY), (second, j / CELLS_PER_SEVERITY)), images_per_cell)
-            for i, j in path
+            Stretch(Domain((first, i / CELLS_PER_SEVERITY), (second, j / CELLS_PER_SEVERITY)), count)
+            for (i, j), count in zip(path, images, strict=False)
         )
     )
 

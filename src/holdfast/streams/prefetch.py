@@ -143,7 +143,7 @@ class _Failure:
 def _work(orders: Connection, results: Connection) -> None:
     """What a worker process does, from its start to its end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business; it ends us
-    _use_one_thread()
+    use_one_thread()
     finished: queue.Queue[Any] = queue.Queue(_AHEAD)
     try:
         steps = orders.recv()
@@ -166,7 +166,8 @@ def _make(parcel: bytes, steps: range, finished: queue.Queue[Any]) -> None:
     finished.put(None)
 
 
-def _use_one_thread() -> None:
+def use_one_thread() -> None:
+    """For a process that is one of several."""
     torch.set_num_threads(1)
     with contextlib.suppress(ImportError):
         import cv2

@@ -1,0 +1,37 @@
+"""Where a command puts its tables: the screen or a file."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from holdfast.report.sheet import Sheet
+
+
+def put(sheets: Sequence[Sheet], format_: str, out: str | None) -> None:
+    """Write tables to `out`, or print them: as wide as the screen if there is one, else as wide as they are."""
+    from holdfast.report import formats
+
+    if out is not None:
+        write(out, formats.render(sheets, format_), "--out")
+    elif format_ == "terminal" and sys.stdout.isatty():
+        from rich.console import Console
+
+        formats.show(sheets, Console())
+    else:
+        sys.stdout.write(formats.render(sheets, format_))
+
+
+def write(path: str, text: str, option: str) -> None:
+    """Write a file whole, and say so on the error stream, where it disturbs no pipe."""
+    from pathlib import Path
+
+    from holdfast.files import write_atomically
+
+    folder = Path(path).resolve().parent
+    if not folder.is_dir():
+        raise ValueError(f"{option}: there is no folder {folder}; make it first")
+    write_atomically(path, text.encode())
+    print(f"wrote {path}", file=sys.stderr)

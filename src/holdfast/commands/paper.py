@@ -1,0 +1,35 @@
+"""`holdfast paper`."""
+
+from __future__ import annotations
+
+import argparse
+
+PURPOSE = "the published tables: list them, show one, find a method"
+EXAMPLE = "holdfast paper 4 --format markdown"
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """What the command takes."""
+    parser.add_argument("table", nargs="*", help="numbers or ids of tables (default: the list of all)")
+    parser.add_argument("--find", metavar="METHOD", help="show every row with this in its name, such as eta+asr")
+    parser.add_argument(
+        "--format",
+        choices=("terminal", "markdown", "latex", "csv", "json"),
+        default="terminal",
+        help="how to write it (default %(default)s)",
+    )
+    parser.add_argument("--out", metavar="FILE", help="write to a file instead of the screen")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Show what was asked for."""
+    from holdfast.commands.output import put
+    from holdfast.report import paper
+
+    if options.find and options.table:
+        raise ValueError("give table numbers or --find, not both")
+    if options.find:
+        sheets = [paper.find(options.find)]
+    else:
+        sheets = [paper.table(which).sheet() for which in options.table] or [paper.index()]
+    put(sheets, options.format, options.out)
