@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -128,13 +129,27 @@ class Ledger:
             return ["step", *(field.name for field in _SPAN)]
         return ["step", "seconds"] if file == TIMING else [n for n in _SCHEMA.names if n not in ("spans", "seconds")]
 
-    def column(self, file: str, name: str) -> pa.ChunkedArray:
-        """A column of a final file, or of what will become it; nothing else is read."""
+    def column(self, file: str, name: str, end: int | None = None) -> pa.ChunkedArray:
+        """A column of a final file, or of what will become it, up to batch `end`; nothing else is read."""
+        try:
+            whole = self._column(file, name)
+        except FileNotFoundError:  # the run has just been finished: its segments have become the final files
+            whole = self._column(file, name)
+        if end is None:
+            return whole
+        return whole.slice(0, self._rows_until(file, end))
+
+    def _column(self, file: str, name: str) -> pa.ChunkedArray:
         if self.complete:
             return pq.read_table(self.folder / file, columns=[name]).column(name)
         if file == SPANS:
             return _flattened(self._table(["step", "spans"])).column(name)
         return self._table([name]).column(name)
+
+    def _rows_until(self, file: str, end: int) -> int:
+        if file != SPANS:
+            return end
+        return int(np.searchsorted(self.column(SPANS, "step").to_numpy(), end, side="right"))
 
     def _table(self, names: list[str]) -> pa.Table:
         """Some columns of the segments."""

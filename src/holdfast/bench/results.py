@@ -30,17 +30,20 @@ Array = npt.NDArray[Any]
 
 
 class Columns(Mapping[str, Array]):
-    """The columns of a table as arrays, read when asked for: numbers that were not measured are nan."""
+    """The columns of a table as arrays, read when asked for: numbers that were not measured are nan.
 
-    def __init__(self, ledger: Ledger, file: str) -> None:
-        self._ledger, self._file = ledger, file
+    They end at batch `end`, however far the run has come since.
+    """
+
+    def __init__(self, ledger: Ledger, file: str, end: int | None) -> None:
+        self._ledger, self._file, self._end = ledger, file, end
         self._read: dict[str, Array] = {}
 
     def __getitem__(self, name: str) -> Array:
         if name not in self._read:
             if name not in self:
                 raise KeyError(f"no column {name!r}; there are {', '.join(self)}")
-            self._read[name] = _array(self._ledger.column(self._file, name))
+            self._read[name] = _array(self._ledger.column(self._file, name, self._end))
         return self._read[name]
 
     def __contains__(self, name: object) -> bool:
@@ -63,21 +66,26 @@ class Run:
     """Batches of the whole stream; 0 while that is not known."""
     environment: dict[str, Any]
     complete: bool
+    end: int | None = None
+    """The last batch that was on disk when a run that is not finished was loaded."""
+
+    def _columns(self, file: str) -> Columns:
+        return Columns(Ledger(self.folder), file, self.end)
 
     @functools.cached_property
     def steps(self) -> Columns:
         """One row per batch, in order; `predicted` and `labels` are counts [batches, classes]."""
-        return Columns(Ledger(self.folder), STEPS)
+        return self._columns(STEPS)
 
     @functools.cached_property
     def spans(self) -> Columns:
         """One row per batch and stretch of images in one domain."""
-        return Columns(Ledger(self.folder), SPANS)
+        return self._columns(SPANS)
 
     @property
     def seconds(self) -> npt.NDArray[np.float64]:
         """Wall time of each adapting call."""
-        return Columns(Ledger(self.folder), TIMING)["seconds"]
+        return self._columns(TIMING)["seconds"]
 
     @property
     def batches(self) -> int:
@@ -103,12 +111,15 @@ def load(folder: str | os.PathLike[str]) -> Run:
     if plain is None:
         raise FolderError(f"{folder} holds no run: there is no {EXPERIMENT}")
     environment = read_json(folder / ENVIRONMENT) or {}
+    ledger = Ledger(folder)
+    end = ledger.written()  # before it is asked whether all is there: a run may be finished at any moment
     return Run(
         folder=folder,
         experiment=Experiment.of(plain),
         total=int(environment.get("batches", 0)),
         environment=environment,
         complete=(folder / RESULT).is_file(),
+        end=None if ledger.complete else end,
     )
 
 
