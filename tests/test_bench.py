@@ -198,6 +198,12 @@ def test_another_experiment_is_kept_out_of_the_folder(finished, tmp_path):
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
 
 
+def test_an_experiment_that_could_not_begin_can_be_corrected_in_place(tmp_path):
+    with pytest.raises(ValueError, match="has no option 'spede'"):
+        bench.run(experiment(stream="drift:spede=2"), tmp_path / "run")
+    assert bench.run(experiment(steps=2), tmp_path / "run").complete
+
+
 def test_fresh_starts_over_and_leaves_foreign_files(tmp_path):
     bench.run(experiment(steps=2), tmp_path / "run")
     (tmp_path / "run" / "notes.txt").write_text("mine")

@@ -184,7 +184,7 @@ def _claim(folder: Path, experiment: Experiment) -> None:
     found, wanted = read_json(folder / EXPERIMENT), experiment.as_plain()
     if found is not None:
         there = Experiment.of(found)
-        if there != experiment:
+        if there != experiment and (folder / SNAPSHOT).is_file():  # without one, nothing has been done that could mix
             old, new = there.as_plain(), wanted
             names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
             differences = ", ".join(f"{name} {old.get(name)!r} there, {new.get(name)!r} asked" for name in names)

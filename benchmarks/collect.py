@@ -1,0 +1,38 @@
+"""The runs of a sweep in one small table, a row each, and their accuracy in tenths of the stream.
+
+python benchmarks/collect.py runs/main > benchmarks/results/main.csv
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+
+import numpy as np
+
+from holdfast import bench
+
+PARTS = 10
+
+
+def main(folder: str) -> None:
+    """Print a line per finished run."""
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    tenths = [f"tenth {part + 1}" for part in range(PARTS)]
+    writer.writerow(["stream", "contestant", "seed", "batches", "accuracy", "last quarter", "resets", *tenths])
+    for run in bench.find(folder):
+        if not run.complete:
+            continue
+        correct, images = run.steps["correct"], run.steps["images"]
+        quarter = max(1, run.batches // 4)
+        shares = [correct[-quarter:].sum() / images[-quarter:].sum()]
+        parts = zip(np.array_split(correct, PARTS), np.array_split(images, PARTS), strict=True)
+        shares += [right.sum() / seen.sum() for right, seen in parts]
+        percent = [f"{100 * share:.2f}" for share in (run.accuracy, *shares)]
+        resets = int((run.steps["reset_fraction"] > 0).sum())
+        one = run.experiment
+        writer.writerow([one.stream.spelled, one.label, one.seed, run.batches, *percent[:2], resets, *percent[2:]])
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
