@@ -12,6 +12,7 @@ from holdfast.streams.matrix import Matrix
 from holdfast.streams.named import Recipe, make, registry
 from holdfast.streams.order import AsGiven, ByLabel, Dirichlet, Order, Shuffled, SlotDirichlet
 from holdfast.streams.rendering import Corrupted, Rendering
+from holdfast.streams.request import Request
 from holdfast.streams.route import InTurn, Route, Runs, Segments
 from holdfast.streams.schedule import Schedule, Stretch, hold, join
 from holdfast.streams.seekable import Seekable
@@ -38,6 +39,7 @@ __all__ = [
     "Order",
     "Recipe",
     "Rendering",
+    "Request",
     "Route",
     "Runs",
     "Schedule",

@@ -11,17 +11,14 @@ from typing import ClassVar, Literal, get_args
 
 import numpy as np
 
-from holdfast.corruptions.severity import Scale
-from holdfast.streams.batching import Ragged
 from holdfast.streams.ccc import LEVELS, Cell, endless_chain, noise_types, walk
 from holdfast.streams.ccc_images import CCCImages
 from holdfast.streams.images import Data, LabelledImages, labelled_images
 from holdfast.streams.jpeg import QUALITY
 from holdfast.streams.matrix import Matrix, matrix_of
 from holdfast.streams.named import Recipe, registry
-from holdfast.streams.order import Order
+from holdfast.streams.rendering import Rendering
 from holdfast.streams.schedule import Schedule, Stretch
-from holdfast.streams.stream import Stream
 from holdfast.validation import require_choice, require_count, require_number
 
 Redraw = Literal["pair", "cell"]
@@ -113,11 +110,10 @@ class CCCRecipe(Recipe):
             return next((name for name in LEVELS if self.level >= self.targets[name]), "hard")
         return tuple(self.level)
 
-    def images(self, data: Data | None) -> LabelledImages:
-        """What the stream draws from: `data`, or the bundled images where those will do."""
+    def source(self, data: Data | None) -> tuple[LabelledImages, Rendering]:
         if data is None and self.needs:
             raise ValueError(f"stream {self.name!r} needs {self.needs}; 'ccc-mini' needs nothing")
-        return labelled_images(data)
+        return labelled_images(data), CCCImages(crop=self.crop, jpeg=self.jpeg)
 
     def paths(self) -> dict[tuple[str, str], list[Cell]]:
         """The path from each type to each other one."""
@@ -137,34 +133,6 @@ class CCCRecipe(Recipe):
     def schedule(self, *, seed: int, size: int, batch: int, steps: int | None) -> Schedule:
         images = self.total if steps is None else steps * batch
         return Schedule(tuple(until(self.stretches(seed), images))).take(images)
-
-    def stream(
-        self,
-        data: Data | None,
-        *,
-        seed: int,
-        steps: int | None,
-        batch: int,
-        order: Order | None,
-        ragged: Ragged,
-        scale: Scale | None,
-    ) -> Stream:
-        images = self.images(data)
-        return Stream(
-            images,
-            self.schedule(seed=seed, size=len(images), batch=batch, steps=steps),
-            batch=batch,
-            seed=seed,
-            steps=steps,
-            order=order,
-            renewal=self.renewal,
-            noise=self.noise,
-            cross=self.cross,
-            ragged=ragged,
-            scale=scale,
-            rendering=CCCImages(crop=self.crop, jpeg=self.jpeg),
-            name=self.name,
-        )
 
     def _matrix(self) -> Matrix:
         if self.matrix == "synthetic" or (self.matrix is None and self.aim == 0):

@@ -93,7 +93,7 @@ def generate(
     require_count("workers", workers, low=0)
     kind = ("png" if recipe.jpeg is None else "jpg") if kind is None else kind
     require_choice("kind", kind, KINDS)
-    images = recipe.images(data)
+    images, _ = recipe.source(data)
     plans, stretches = _planned(recipe, seed, images_per_shard)
     stream = Stream(
         images, Schedule(stretches), seed=seed, scale=scale, rendering=CCCImages(crop=recipe.crop, jpeg=None)

@@ -17,6 +17,7 @@ from holdfast.streams.images import Data, LabelledImages, labelled_images
 from holdfast.streams.order import Order
 from holdfast.streams.passes import Renewal
 from holdfast.streams.rendering import Rendering
+from holdfast.streams.request import Request
 from holdfast.streams.schedule import Schedule, hold, join
 from holdfast.streams.seekable import Seekable
 from holdfast.streams.stream import Noise, Stream
@@ -48,31 +49,21 @@ class Recipe:
         """The order of one pass when the caller gives none; None: shuffled."""
         return None
 
-    def stream(
-        self,
-        data: Data | None,
-        *,
-        seed: int,
-        steps: int | None,
-        batch: int,
-        order: Order | None,
-        ragged: Ragged,
-        scale: Scale | None,
-    ) -> Seekable:
+    def stream(self, data: Data | None, request: Request) -> Seekable:
         """The stream itself; a recipe whose images are stored somewhere makes its own."""
         images, rendering = self.source(data)
         return Stream(
             images,
-            self.schedule(seed=seed, size=len(images), batch=batch, steps=steps),
-            batch=batch,
-            seed=seed,
-            steps=steps,
-            order=self.label_order() if order is None else order,
+            self.schedule(seed=request.seed, size=len(images), batch=request.batch, steps=request.steps),
+            batch=request.batch,
+            seed=request.seed,
+            steps=request.steps,
+            order=request.order,
             renewal=self.renewal,
             noise=self.noise,
             cross=self.cross,
-            ragged=ragged,
-            scale=scale,
+            ragged=request.ragged,
+            scale=request.scale,
             rendering=rendering,
             name=self.name,
         )
@@ -116,14 +107,17 @@ def make(
             f"{', '.join(accepted) or 'none'}, and for every stream: data, seed, steps, batch, order, ragged, scale"
         )
     recipe = cls(**options)
-    batch = cls.default_batch if batch is None else batch
-    require_count("batch", batch)
-    require_count("seed", seed, low=0)
-    if steps is not None:
-        require_count("steps", steps)
+    request = Request(
+        batch=cls.default_batch if batch is None else batch,
+        seed=seed,
+        steps=steps,
+        order=recipe.label_order() if order is None else order,
+        ragged=ragged,
+        scale=scale,
+    )
     if isinstance(data, (str, os.PathLike)):
         data = datasets.open(data)
-    return recipe.stream(data, seed=seed, steps=steps, batch=batch, order=order, ragged=ragged, scale=scale)
+    return recipe.stream(data, request)
 
 
 @registry.register("clean")

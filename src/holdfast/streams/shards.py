@@ -13,7 +13,6 @@ from typing import Any, ClassVar, SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.corruptions.severity import Scale
 from holdfast.datasets.errors import DatasetError
 from holdfast.streams.batch import Pixels, Span
 from holdfast.streams.batching import RAGGED, Ragged
@@ -21,8 +20,7 @@ from holdfast.streams.ccc_recipes import CCCRecipe
 from holdfast.streams.images import Data
 from holdfast.streams.jpeg import decode
 from holdfast.streams.named import Recipe, registry
-from holdfast.streams.order import Order
-from holdfast.streams.schedule import Schedule
+from holdfast.streams.request import Request
 from holdfast.streams.seekable import Seekable
 from holdfast.streams.shard_files import ShardIndex, folder_name, index_of, shard_name
 from holdfast.validation import require_choice, require_count
@@ -209,25 +207,18 @@ class CCCShardsRecipe(Recipe):
         if not os.fspath(self.path):
             raise ValueError(f"stream {self.name!r} needs {self.needs}")
 
-    def stream(
-        self,
-        data: Data | None,
-        *,
-        seed: int,
-        steps: int | None,
-        batch: int,
-        order: Order | None,
-        ragged: Ragged,
-        scale: Scale | None,
-    ) -> Shards:
-        for name, given in (("data", data), ("order", order), ("scale", scale)):
+    def stream(self, data: Data | None, request: Request) -> Shards:
+        for name, given in (("data", data), ("order", request.order), ("scale", request.scale)):
             if given is not None:
                 raise ValueError(f"stream {self.name!r} takes no {name}: its images and their order are in the shards")
-        shards = self._shards(seed)
-        return Shards(shards, batch=batch, steps=steps, ragged=ragged, interleave=self.interleave, name=self.name)
-
-    def schedule(self, *, seed: int, size: int, batch: int, steps: int | None) -> Schedule:
-        raise NotImplementedError("the schedule of shards is in the shards: see Shards.spans")
+        return Shards(
+            self._shards(request.seed),
+            batch=request.batch,
+            steps=request.steps,
+            ragged=request.ragged,
+            interleave=self.interleave,
+            name=self.name,
+        )
 
     def _shards(self, seed: int) -> list[Path]:
         root = Path(self.path)

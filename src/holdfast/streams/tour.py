@@ -8,13 +8,11 @@ from typing import SupportsIndex
 
 import numpy as np
 
-from holdfast.corruptions.severity import Scale
 from holdfast.streams.batch import Pixels, Span
-from holdfast.streams.batching import Ragged
 from holdfast.streams.domain import Domain
 from holdfast.streams.images import LabelledImages
-from holdfast.streams.order import Order
 from holdfast.streams.rendering import Rendering
+from holdfast.streams.request import Request
 from holdfast.streams.route import InTurn, Route
 from holdfast.streams.schedule import hold
 from holdfast.streams.seekable import Seekable
@@ -93,15 +91,10 @@ class Tour(Seekable):
 
 def recurring_tour(
     domains: Sequence[tuple[Domain, LabelledImages]],
+    request: Request,
     *,
     visits: int | None,
     default_visits: int,
-    batch: int,
-    seed: int,
-    steps: int | None,
-    order: Order | None,
-    ragged: Ragged,
-    scale: Scale | None,
     rendering: Rendering | None = None,
     route: Route | None = None,
     name: str = "",
@@ -111,23 +104,23 @@ def recurring_tour(
     Without `visits` there are as many as `steps` takes, or else `default_visits`.
     """
     if visits is None:
-        short = 0 if ragged == "drop" else batch - 1
-        per_visit = max(1, sum((len(images) + short) // batch for _, images in domains))
-        visits = default_visits if steps is None else -(-steps // per_visit)
+        short = 0 if request.ragged == "drop" else request.batch - 1
+        per_visit = max(1, sum((len(images) + short) // request.batch for _, images in domains))
+        visits = default_visits if request.steps is None else -(-request.steps // per_visit)
     tracks = [
         Stream(
             images,
             hold(domain, len(images)) * visits,
-            batch=batch,
-            seed=seed,
-            order=order,
+            batch=request.batch,
+            seed=request.seed,
+            order=request.order,
             renewal="same",
             noise="fixed",
             cross=False,
-            ragged=ragged,
-            scale=scale,
+            ragged=request.ragged,
+            scale=request.scale,
             rendering=rendering,
         )
         for domain, images in domains
     ]
-    return Tour(tracks, visits, route=route, seed=seed, steps=steps, name=name)
+    return Tour(tracks, visits, route=route, seed=request.seed, steps=request.steps, name=name)

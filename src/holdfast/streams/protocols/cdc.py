@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from holdfast.corruptions.severity import Scale
-from holdfast.streams.batching import Ragged
 from holdfast.streams.images import Data
 from holdfast.streams.named import registry
-from holdfast.streams.order import Order
 from holdfast.streams.protocols.in_c import Subset
+from holdfast.streams.request import Request
 from holdfast.streams.route import Route, Runs, Segments
 from holdfast.streams.tour import Tour, recurring_tour
 from holdfast.validation import require_choice
@@ -40,28 +38,13 @@ class Cdc(Subset):
         """The rule that orders the batches of a visit."""
         return Segments(self.delta, self.slots) if self.route == "dirichlet" else Runs()
 
-    def stream(
-        self,
-        data: Data | None,
-        *,
-        seed: int,
-        steps: int | None,
-        batch: int,
-        order: Order | None,
-        ragged: Ragged,
-        scale: Scale | None,
-    ) -> Tour:
+    def stream(self, data: Data | None, request: Request) -> Tour:
         images, rendering = self.source(data)
         return recurring_tour(
             [(domain, images) for domain in self.domains()],
+            request,
             visits=self.visits,
             default_visits=self.default_visits,
-            batch=batch,
-            seed=seed,
-            steps=steps,
-            order=self.label_order() if order is None else order,
-            ragged=ragged,
-            scale=scale,
             rendering=rendering,
             route=self.draws(),
             name=self.name,

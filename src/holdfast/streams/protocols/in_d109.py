@@ -8,15 +8,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from holdfast.corruptions.severity import Scale
 from holdfast.datasets import Chosen, DatasetError, d109
 from holdfast.datasets.d109 import DOMAINS
-from holdfast.streams.batching import Ragged
 from holdfast.streams.domain import Domain
 from holdfast.streams.images import Data, LabelledImages, labelled_images
 from holdfast.streams.named import Recipe, registry
-from holdfast.streams.order import Order
 from holdfast.streams.protocols.files import Place
+from holdfast.streams.request import Request
 from holdfast.streams.tour import Tour, recurring_tour
 from holdfast.validation import require_count
 
@@ -37,27 +35,12 @@ class OwnImages(Recipe, ABC):
     def sets(self, data: Data | None) -> dict[Domain, LabelledImages]:
         """The images of each domain, in the order of the domains."""
 
-    def stream(
-        self,
-        data: Data | None,
-        *,
-        seed: int,
-        steps: int | None,
-        batch: int,
-        order: Order | None,
-        ragged: Ragged,
-        scale: Scale | None,
-    ) -> Tour:
+    def stream(self, data: Data | None, request: Request) -> Tour:
         return recurring_tour(
             list(self.sets(data).items()),
+            request,
             visits=self.visits,
             default_visits=20,
-            batch=batch,
-            seed=seed,
-            steps=steps,
-            order=order,
-            ragged=ragged,
-            scale=scale,
             name=self.name,
         )
 
