@@ -280,3 +280,8 @@ def test_sweep_runs_a_grid_and_never_twice(tmp_path, capsys):
     assert cli.main(command) == 0
     assert before == {path: path.stat().st_mtime_ns for path in before}
     assert len(bench.find(tmp_path / "runs")) == 4
+    grid["method"] = ["source", {"name": "tent", "title": "Plain entropy"}]
+    (tmp_path / "grid.yaml").write_text(yaml.safe_dump(grid))
+    assert cli.main(command) == 0
+    assert before == {path: path.stat().st_mtime_ns for path in before}
+    assert {run.experiment.label for run in bench.find(tmp_path / "runs")} == {"Source", "Plain entropy"}

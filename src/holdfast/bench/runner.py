@@ -56,7 +56,7 @@ def run(
     with locked(folder / LOCK, patience=patience):
         if fresh:
             clear(folder)
-        _claim(folder, experiment)
+        claim(folder, experiment)
         if not (folder / RESULT).is_file():
             (folder / ERROR).unlink(missing_ok=True)
             with _tensorboard(tensorboard) as log:
@@ -180,7 +180,8 @@ def _note_environment(folder: Path, model: torch.nn.Module, stream: Seekable) ->
         write_atomically(folder / ENVIRONMENT, json.dumps(facts, indent=1).encode())
 
 
-def _claim(folder: Path, experiment: Experiment) -> None:
+def claim(folder: Path, experiment: Experiment) -> None:
+    """Make the folder this experiment's, under its present titles; refuse one that holds another."""
     found, wanted = read_json(folder / EXPERIMENT), experiment.as_plain()
     if found is not None:
         there = Experiment.of(found)

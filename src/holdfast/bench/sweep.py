@@ -14,7 +14,7 @@ from holdfast.bench import assembly, text
 from holdfast.bench.experiment import Experiment
 from holdfast.bench.ledger import Ledger
 from holdfast.bench.results import ENVIRONMENT, RESULT, read_json
-from holdfast.bench.runner import clear
+from holdfast.bench.runner import claim, clear
 from holdfast.bench.work import Job, Report
 from holdfast.files import LOCK, locked
 from holdfast.validation import require_choice, require_count
@@ -118,6 +118,9 @@ def sweep(
             clear(job.folder)
         observe()
         waiting = [job for job in work.values() if not _is_finished(job)]
+        for job in work.values():
+            if _is_finished(job):
+                claim(job.folder, job.experiment)  # its titles may be new
         for report in _backend(backend, address)(waiting, jobs, retries, observe) if waiting else ():
             if report.error is not None:
                 errors[report.key] = report.error
