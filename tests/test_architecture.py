@@ -13,9 +13,9 @@ ROOT = Path(holdfast.__file__).parent
 LAYERS = [
     {"errors"},
     {"files", "validation"},
-    {"registry", "state", "arena", "normalization", "losses", "augment", "snapshot", "optim", "record"},
+    {"registry", "state", "arena", "normalization", "losses", "augment", "augmix", "snapshot", "optim", "record"},
     {"network"},
-    {"step"},
+    {"step", "features"},
     {"resets"},
     {"methods"},
     {"preparation"},

@@ -31,6 +31,27 @@ def test_the_readme_runs_as_written(tmp_path, monkeypatch):
     assert (tmp_path / "state.safetensors").exists()
 
 
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "methods").glob("*.md")), ids=lambda page: page.stem)
+def test_the_page_of_a_method_runs_as_written(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    images = torch.rand(16, 3, 16, 16)
+    names = {"model": small_network(), "images": images, "source_images": torch.rand(32, 3, 16, 16)}
+    examples = blocks(str(page.relative_to(ROOT)))
+    assert examples
+    for block in examples:
+        exec(block, names)
+    assert names["logits"].shape == (16, 10)
+
+
+def test_the_experiments_page_runs_as_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    for block in blocks("docs/experiments.md"):
+        exec(block, names)
+    assert names["run"].complete
+
+
 @pytest.fixture
 def clean_registry(monkeypatch):
     monkeypatch.setattr(methods.base.registry, "_classes", dict(methods.base.registry._classes))

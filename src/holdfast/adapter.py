@@ -38,6 +38,7 @@ class Adapter:
 
     model: maps float images [batch, ...] to logits; its own tensors are never changed, frozen ones are shared.
     method, reset: a registered name or an object from `holdfast.methods` / `holdfast.resets`.
+    objective: "come" minimises COME's opinion entropy, "entropy" the method's own loss; for methods with that field.
     optimizer: callable on a list of parameters; left out, the method's published choice for ImageNet.
     num_classes: inferred from the first batch when left out.
     source: source images, for methods that need them: a loader, a tensor, or a file saved by `holdfast.prepare`.
@@ -63,6 +64,7 @@ class Adapter:
         method: str | Method = "roid",
         *,
         reset: str | Reset | None = None,
+        objective: str | None = None,
         optimizer: OptimizerFactory | None = None,
         num_classes: int | None = None,
         source: Source | None = None,
@@ -82,6 +84,8 @@ class Adapter:
         for given, kind in ((self.method, Method), (self.policy, Reset)):
             if not isinstance(given, kind):
                 raise TypeError(f"expected a name or a {kind.__name__} object, got {given!r}")
+        if objective is not None:
+            self.method = _with_objective(self.method, objective)
         self.network = Network(model, self.method.configure)
         self.constants = constants_for(self.network, self.method, source).tensors
         self.optimizer = self._make_optimizer(optimizer)
@@ -196,6 +200,8 @@ class Adapter:
         loss = None if objective.loss is None else float(objective.loss.detach())
         if not _all_finite(arena.gradients) or (loss is not None and not math.isfinite(loss)):
             return self._refuse("non-finite loss or gradient", images)
+        if objective.answer is not None and not _all_finite(objective.answer):
+            return self._refuse("non-finite answer", images)
         self._states["method"].update(objective.updates)
         for name, policy in self._policies.items():
             policy.adjust_gradient(step, self._states[name])
@@ -218,7 +224,7 @@ class Adapter:
             penalty=verdict.penalty,
             reset_fraction=verdict.fraction,
         )
-        return self.method.output(logits.detach()), record
+        return self.method.output(step.answer), record
 
     def _observe(self, step: Step) -> Verdict:
         """Ask the policies, apply the reset that reaches furthest; the caller's policy supplies the measurements."""
@@ -288,13 +294,19 @@ class Adapter:
             logits = self.method.output(self._forward(images))
         return logits if _all_finite(logits) else torch.where(torch.isfinite(logits).all(1, keepdim=True), logits, 0.0)
 
+    def _method_state(self, images: Tensor) -> State:
+        """The method's state; before the number of classes is known, that of a method that has seen nothing."""
+        if self._states or type(self.method).forward is Method.forward:
+            return self._states.get("method", State())
+        return State(self.method.fields(self.network, self.network(images).shape[1]))
+
     def _forward(self, images: Tensor) -> Tensor:
         """Logits with the current parameters. One image alone has no batch statistics: it gets the source's."""
         statistics = self.network.statistics
         lone = len(images) == 1 and statistics.needs_batch
         try:
             with statistics.of_source() if lone else contextlib.nullcontext():
-                logits = self.network(images)
+                logits = self.method.forward(self.network, images, self._method_state(images))
         except (RuntimeError, ValueError, IndexError) as error:
             rank = self.network.image_rank
             if rank is None or images.dim() == rank:
@@ -418,6 +430,18 @@ class Adapter:
             "window": self.window,
             "constants": snapshot.digest_of(self.constants),
         }
+
+
+def _with_objective(method: Method, objective: str) -> Method:
+    """The method with another loss, where it leaves the choice."""
+    if "objective" not in {field.name for field in dataclasses.fields(method)}:
+        able = [n for n in methods.names() if "objective" in {f.name for f in dataclasses.fields(methods.get(n))}]
+        raise ValueError(
+            f"{type(method).__name__} has no objective to choose, got objective={objective!r}; "
+            f"methods that have: {', '.join(able)}"
+        )
+    changes: dict[str, Any] = {"objective": objective}
+    return dataclasses.replace(method, **changes)
 
 
 def _all_finite(values: Tensor) -> bool:

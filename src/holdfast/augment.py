@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 from collections.abc import Callable
@@ -12,6 +13,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from holdfast.validation import require_choice
+
+_BLUR_REACH = 2
 
 
 def call_augmentation(augment: Callable[..., Tensor], images: Tensor, generator: torch.Generator) -> Tensor:
@@ -47,15 +50,16 @@ class ColourAffine:
         require_choice("padding", self.padding, ("reflect", "edge"))
 
     def __call__(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        return self._moved(images, generator, margin=0).clamp(0.0, 1.0)
+
+    def _moved(self, images: Tensor, generator: torch.Generator | None, margin: int) -> Tensor:
+        """Colours and position changed; the result is larger than the images by `margin` pixels on each side."""
         if images.dim() != 4:
             raise ValueError(
-                f"ColourAffine augments images [batch, channels, height, width], got shape {tuple(images.shape)}; "
-                "pass augment= (any callable on a batch)"
+                f"{type(self).__name__} augments images [batch, channels, height, width], got shape "
+                f"{tuple(images.shape)}; pass augment= (any callable on a batch)"
             )
-
-        def uniform(low: float, high: float) -> float:
-            return low + (high - low) * float(torch.rand((), generator=generator))
-
+        uniform = functools.partial(_uniform, generator)
         views = images.clamp(0.0, 1.0)
         for operation in torch.randperm(5, generator=generator).tolist():
             if operation == 0:
@@ -69,15 +73,34 @@ class ColourAffine:
             else:
                 views = views.clamp(1e-8, 1.0) ** uniform(0.7, 1.3)
         height, width = images.shape[-2:]
-        views = _affine(
+        return _affine(
             views,
             angle=math.radians(uniform(-15.0, 15.0)),
             shift=(round(uniform(-width / 8, width / 8)), round(uniform(-height / 8, height / 8))),
             zoom=uniform(0.9, 1.1),
             flip=uniform(0.0, 1.0) < 0.5,
             padding="reflection" if self.padding == "reflect" else "border",
+            margin=margin,
         )
-        return views.clamp(0.0, 1.0)
+
+
+@dataclass(frozen=True)
+class ColourAffineBlur(ColourAffine):
+    """`ColourAffine` with its border held, then a slight blur and noise: the augmentation of CoTTA and its kin.
+
+    >>> images = torch.rand(2, 3, 8, 8)
+    >>> views = ColourAffineBlur()(images, generator=torch.Generator().manual_seed(0))
+    >>> views.shape, bool((views >= 0).all() and (views <= 1).all())
+    (torch.Size([2, 3, 8, 8]), True)
+    """
+
+    padding: str = "edge"
+
+    def __call__(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        moved = self._moved(images, generator, margin=_BLUR_REACH)  # what lies outside is blurred into the border
+        views = _blur(moved, _uniform(generator, 0.001, 0.5))
+        noise = torch.randn(views.shape, generator=generator, dtype=views.dtype).to(views.device)
+        return (views + 0.005 * noise).clamp(0.0, 1.0)
 
 
 def grey(images: Tensor) -> Tensor:
@@ -117,13 +140,26 @@ def _blend(images: Tensor, other: Tensor, ratio: float) -> Tensor:
     return (ratio * images + (1.0 - ratio) * other).clamp(0.0, 1.0)
 
 
+def _uniform(generator: torch.Generator | None, low: float, high: float) -> float:
+    return low + (high - low) * float(torch.rand((), generator=generator))
+
+
+def _blur(images: Tensor, deviation: float) -> Tensor:
+    """Gaussian blur with a kernel of 5 x 5; the result lacks two pixels on each side."""
+    at = torch.arange(-_BLUR_REACH, _BLUR_REACH + 1, device=images.device, dtype=images.dtype)
+    kernel = torch.exp(-0.5 * (at / deviation) ** 2)
+    kernel, channels = kernel / kernel.sum(), images.shape[1]
+    images = functional.conv2d(images, kernel.view(1, 1, 1, -1).expand(channels, -1, -1, -1), groups=channels)
+    return functional.conv2d(images, kernel.view(1, 1, -1, 1).expand(channels, -1, -1, -1), groups=channels)
+
+
 def _affine(
-    images: Tensor, *, angle: float, shift: tuple[float, float], zoom: float, flip: bool, padding: str
+    images: Tensor, *, angle: float, shift: tuple[float, float], zoom: float, flip: bool, padding: str, margin: int = 0
 ) -> Tensor:
-    """Rotate about the centre, zoom, shift by pixels, then flip; one bilinear sampling."""
+    """Rotate about the centre, zoom, shift by pixels, then flip; one bilinear sampling, `margin` pixels wider."""
     height, width = images.shape[-2:]
-    x = torch.arange(width, device=images.device, dtype=images.dtype) - (width - 1) / 2
-    y = torch.arange(height, device=images.device, dtype=images.dtype) - (height - 1) / 2
+    x = torch.arange(-margin, width + margin, device=images.device, dtype=images.dtype) - (width - 1) / 2
+    y = torch.arange(-margin, height + margin, device=images.device, dtype=images.dtype) - (height - 1) / 2
     x, y = (-x if flip else x) - shift[0], y - shift[1]
     cosine, sine = math.cos(angle) / zoom, math.sin(angle) / zoom
     columns = cosine * x[None, :] + sine * y[:, None]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -14,6 +17,26 @@ def entropy(logits: Tensor) -> Tensor:
     True
     """
     return -(logits.softmax(1) * logits.log_softmax(1)).sum(1)
+
+
+def opinion_entropy(logits: Tensor) -> Tensor:
+    """COME's entropy of each row [batch]: of the beliefs in the classes and of the mass K = C that no evidence claims.
+
+    The masses (e^z_1, ..., e^z_C, K) / sum are the softmax of the logits with ln K appended. The gradient has no part
+    along the logits, so that making them longer is no way to lower it; logits of length 0 keep their whole gradient.
+
+    >>> opinion_entropy(torch.zeros(1, 2)).item()  # beliefs 1/4, 1/4, uncertainty 1/2
+    1.0397207736968994
+    """
+    length = logits.norm(dim=1, keepdim=True)
+    length = torch.where(length > 0, length, 1.0)
+    held = logits / length * length.detach()
+    unclaimed = torch.full_like(held[:, :1], math.log(logits.shape[1]))
+    return entropy(torch.cat([held, unclaimed], dim=1))
+
+
+OBJECTIVES: dict[str, Callable[[Tensor], Tensor]] = {"entropy": entropy, "come": opinion_entropy}
+"""What methods minimise and select by, by the name of their field `objective`."""
 
 
 def concentration(logits: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -13,6 +13,12 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 _KNOWN = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+
+LAST_LAYERS = (
+    *("layer4", "blocks.9", "blocks.10", "blocks.11", "norm."),
+    *("encoder_layer_9", "encoder_layer_10", "encoder_layer_11", "encoder.ln"),
+)
+"""The last stage of a ResNet; the last three blocks and the final norm of a ViT, by timm's and torchvision's names."""
 
 
 def is_normalization(module: nn.Module) -> bool:
@@ -42,6 +48,15 @@ def affine_names(model: nn.Module, keep: Callable[[str], bool] = lambda name: Tr
         for leaf, parameter in module._parameters.items()
         if parameter is not None
     ]
+
+
+def outside(skip: Collection[str]) -> Callable[[str], bool]:
+    """Whether a layer may adapt when those whose name contains one of `skip` may not, nor one called exactly `norm`.
+
+    >>> [name for name in ("layer1.0.bn1", "layer4.2.bn3", "norm") if outside(LAST_LAYERS)(name)]
+    ['layer1.0.bn1']
+    """
+    return lambda name: name != "norm" and not any(part in name for part in skip)
 
 
 def require_affine_names(model: nn.Module, method: str, keep: Callable[[str], bool] = lambda name: True) -> list[str]:

@@ -88,6 +88,10 @@ def methods_measured() -> dict[str, Method]:
             method = type(method)(entropy_margin=1.1, similarity_margin=2.0)
         elif isinstance(method, methods.SAR):
             method = methods.SAR(entropy_margin=1.1)
+        elif isinstance(method, methods.DeYO):
+            method = methods.DeYO(entropy_margin=1.1, shape_margin=-1.0)
+        elif isinstance(method, methods.MEMO):
+            method = methods.MEMO(views=16)
         chosen[name] = method
     return chosen
 

@@ -56,6 +56,10 @@ class Method:
         """Compute the method's constants from batches of source images, once, before the stream."""
         return {}
 
+    def forward(self, network: Network, images: Tensor, state: State) -> Tensor:
+        """The logits [batch, classes] to answer with. Default: those of the adapted network, attached to the graph."""
+        return network(images)
+
     def loss(self, step: Step, state: State) -> Objective:
         """The objective on a batch whose logits are known."""
         raise NotImplementedError(f"{type(self).__name__} must define loss() or gradient()")

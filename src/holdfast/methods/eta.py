@@ -13,7 +13,7 @@ from holdfast.methods.base import Method, registry
 from holdfast.network import Network
 from holdfast.state import Field, State
 from holdfast.step import Objective, Step
-from holdfast.validation import require_number
+from holdfast.validation import require_choice, require_number
 
 E = TypeVar("E", bound="ETA")
 
@@ -32,11 +32,14 @@ class ETA(Method):
     similarity_margin: float = 0.05
     """d; 0.05 suits 1000 classes, 0.1 a hundred, 0.4 ten."""
     memory_momentum: float = 0.9
+    objective: str = "entropy"
+    """H, as loss and for selecting: "entropy" of the softmax, or "come", the opinion entropy."""
 
     def __post_init__(self) -> None:
         require_number("entropy_margin", self.entropy_margin, 0.0, low_open=True)
         require_number("similarity_margin", self.similarity_margin, 0.0, low_open=True)
         require_number("memory_momentum", self.memory_momentum, 0.0, 1.0)
+        require_choice("objective", self.objective, losses.OBJECTIVES)
 
     @classmethod
     def for_classes(cls: type[E], num_classes: int, **changes: Any) -> E:
@@ -49,7 +52,7 @@ class ETA(Method):
 
     def loss(self, step: Step, state: State) -> Objective:
         margin = self.entropy_margin * math.log(step.num_classes)
-        entropy = losses.entropy(step.logits)
+        entropy = losses.OBJECTIVES[self.objective](step.logits)
         with torch.no_grad():
             chosen = entropy < margin
             probabilities = step.logits.softmax(1)

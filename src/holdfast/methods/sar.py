@@ -11,18 +11,12 @@ from torch import nn
 
 from holdfast import losses
 from holdfast.methods.base import Method, registry
-from holdfast.normalization import Statistics, require_affine_names
+from holdfast.normalization import LAST_LAYERS, Statistics, outside, require_affine_names
 from holdfast.resets.base import Reset
 from holdfast.resets.confidence import Confidence
 from holdfast.state import State
 from holdfast.step import Objective, Step
 from holdfast.validation import require_number
-
-# The last stage of a ResNet; the last three blocks and the final norm of a ViT, by timm's and by torchvision's names.
-_LAST_LAYERS = (
-    *("layer4", "blocks.9", "blocks.10", "blocks.11", "norm."),
-    *("encoder_layer_9", "encoder_layer_10", "encoder_layer_11", "encoder.ln"),
-)
 
 
 @registry.register("sar")
@@ -41,7 +35,7 @@ class SAR(Method):
     """In nats, whatever the number of classes."""
     keep_momentum: bool = True
     """Whether the optimiser's state outlives SAR's own reset, as in the published code."""
-    skip: tuple[str, ...] = _LAST_LAYERS
+    skip: tuple[str, ...] = LAST_LAYERS
     """Layers whose name contains one of these stay as they are, and so does one called exactly `norm`."""
 
     def __post_init__(self) -> None:
@@ -51,9 +45,7 @@ class SAR(Method):
 
     def configure(self, model: nn.Module, statistics: Statistics) -> Sequence[str]:
         statistics.use_batch()
-        return require_affine_names(
-            model, "SAR", lambda name: name != "norm" and not any(part in name for part in self.skip)
-        )
+        return require_affine_names(model, "SAR", outside(self.skip))
 
     def optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         return torch.optim.SGD(parameters, lr=2.5e-4, momentum=0.9)

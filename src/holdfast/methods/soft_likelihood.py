@@ -14,7 +14,7 @@ from holdfast.methods.base import Method
 from holdfast.network import Network
 from holdfast.state import Field, State
 from holdfast.step import Objective, Step
-from holdfast.validation import require_count, require_number
+from holdfast.validation import require_choice, require_count, require_number
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,13 @@ class SoftLikelihood(Method):
     """A callable on a batch in [0, 1]; None: colour jitter, small affine motion and flip."""
     batch_size: int | None = None
     """What the loss is divided by; None: the size of the batch at hand."""
+    objective: str = "entropy"
+    """"come" puts the opinion entropy in the place of SLR; "entropy" leaves the loss as published."""
 
     def __post_init__(self) -> None:
         require_number("probs_momentum", self.probs_momentum, 0.0, 1.0)
         require_number("temperature", self.temperature, 0.0, low_open=True)
+        require_choice("objective", self.objective, losses.OBJECTIVES)
         if self.batch_size is not None:
             require_count("batch_size", self.batch_size)
         if self.augment is not None and not callable(self.augment):
@@ -56,7 +59,8 @@ class SoftLikelihood(Method):
             weights = torch.exp(diversity * certainty / self.temperature)[kept]
             average = self.probs_momentum * average + (1.0 - self.probs_momentum) * probabilities.mean(0)
         logits = step.logits[kept]
-        per_sample = losses.soft_likelihood_ratio(logits)
+        come = self.objective == "come"
+        per_sample = losses.opinion_entropy(logits) if come else losses.soft_likelihood_ratio(logits)
         if self.consistency:
             views = call_augmentation(self.augment or ColourAffine(), step.images[kept], step.generator)
             per_sample = per_sample + losses.symmetric_cross_entropy(logits, step.network(views))

@@ -8,6 +8,7 @@ from holdfast import losses
 from holdfast.methods.base import Method, registry
 from holdfast.state import State
 from holdfast.step import Objective, Step
+from holdfast.validation import require_choice
 
 
 @registry.register("tent")
@@ -15,5 +16,11 @@ from holdfast.step import Objective, Step
 class Tent(Method):
     """L = mean_i H(z_i)."""
 
+    objective: str = "entropy"
+    """H: "entropy" of the softmax, or "come", the opinion entropy."""
+
+    def __post_init__(self) -> None:
+        require_choice("objective", self.objective, losses.OBJECTIVES)
+
     def loss(self, step: Step, state: State) -> Objective:
-        return Objective(losses.entropy(step.logits).mean(), selected=len(step.logits))
+        return Objective(losses.OBJECTIVES[self.objective](step.logits).mean(), selected=len(step.logits))

@@ -137,7 +137,7 @@ class ASR(Reset):
             fisher_sum.addcmul_(gradient, gradient)
 
     def observe(self, step: Step, state: State) -> Verdict:
-        logits = step.logits.detach()
+        logits = step.answer
         source = step.source_logits(running_statistics=self.source_stats == "running")
         disagreeing = (source.argmax(1) != logits.argmax(1)).to(logits.dtype).mean()
         concentration, inconsistency = torch.stack([losses.concentration(logits), disagreeing]).tolist()

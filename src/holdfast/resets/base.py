@@ -48,5 +48,5 @@ class Reset:
         """Called with the method's gradient in the arena, before the optimiser steps; may add to it."""
 
     def observe(self, step: Step, state: State) -> Verdict:
-        """Called after the update; `step.logits` are those of before it."""
+        """Called after the update; `step.answer` is of before it."""
         raise NotImplementedError(f"{type(self).__name__} must define observe()")

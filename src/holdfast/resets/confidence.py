@@ -54,6 +54,6 @@ class Confidence(Reset):
             return (
                 None if step.objective is None or step.objective.loss is None else float(step.objective.loss.detach())
             )
-        entropy = losses.entropy(step.logits.detach())
+        entropy = losses.entropy(step.answer)
         reliable = entropy[entropy < self.margin * math.log(step.num_classes)]
         return float(reliable.mean()) if len(reliable) else None

@@ -1,0 +1,68 @@
+"""Features: what the classifier head of a network is given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+
+class Features:
+    """Keeps the input of the head, the last `nn.Linear` of a model, each time the model runs.
+
+    A method calls `Features.of(model)` in `configure`, which is before a compiled model is traced, and
+    `Features.of(network.module).take()` after a forward pass.
+
+    >>> import torch
+    >>> net = nn.Sequential(nn.Flatten(), nn.Linear(12, 5), nn.ReLU(), nn.Linear(5, 10))
+    >>> features = Features.of(net)
+    >>> logits = net(torch.rand(4, 3, 2, 2))
+    >>> features.name, features.take().shape
+    ('3', torch.Size([4, 5]))
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        """Of the head, within the model."""
+        self._latest: Tensor | None = None
+
+    @classmethod
+    def of(cls, model: nn.Module) -> Features:
+        """The features of a private model; its head is watched from the first call on."""
+        name, head = head_of(model)
+        for hook in head._forward_pre_hooks.values():
+            if isinstance(hook, cls):
+                return hook
+        features = cls(name)
+        head.register_forward_pre_hook(features, with_kwargs=True)
+        return features
+
+    def __call__(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+        """Called by the head before it runs."""
+        self._latest = inputs[0] if inputs else named["input"]
+
+    def take(self) -> Tensor:
+        """Features [batch, width] of the latest forward pass, attached to its graph, and given out once."""
+        latest, self._latest = self._latest, None
+        if latest is None:
+            raise ValueError(
+                f"the last linear layer, {self.name!r}, did not run since the features were last taken; it must be "
+                "the classifier head, and the model must call it as a module"
+            )
+        return latest.flatten(1)
+
+
+def head_of(model: nn.Module) -> tuple[str, nn.Linear]:
+    """The classifier head, the last `nn.Linear` in module order, and its name.
+
+    >>> head_of(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 3)))
+    ('1', Linear(in_features=8, out_features=3, bias=True))
+    """
+    heads = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    if not heads:
+        kinds = sorted({type(module).__name__ for module in model.modules() if not list(module.children())})
+        raise ValueError(
+            "features are the input of the last nn.Linear layer, and this network has none "
+            f"(its layers: {', '.join(kinds)}); use a network with a linear classifier head"
+        )
+    return heads[-1]

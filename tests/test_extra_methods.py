@@ -1,0 +1,461 @@
+"""RPL, DeYO, LAME and MEMO do what their sheets say, against plain formulas in float64."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import math
+import zlib
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import holdfast
+import recorded
+from holdfast import augmix, methods, resets
+from holdfast.augmix import AugMix
+from holdfast.features import Features
+from holdfast.methods.deyo import destroy_shape
+from holdfast.methods.rpl import generalized_cross_entropy
+from holdfast.testing import small_network
+
+SGD = functools.partial(torch.optim.SGD, lr=0.1)
+TRAINED = "token-12"
+
+
+def network(norm: str = "layer") -> nn.Module:
+    torch.manual_seed(0)
+    return small_network(norm).double().eval()
+
+
+def images(seed: int = 0, count: int = 16) -> Tensor:
+    return torch.rand(count, 3, 16, 16, generator=torch.Generator().manual_seed(seed)).double()
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def descended(adapter: holdfast.Adapter, loss: Tensor, net: nn.Module, rate: float = 0.1) -> Tensor:
+    """The arena after one step of plain descent on `loss` from the source."""
+    names = [span.name for span in adapter.network.arena.tensors]
+    parts = torch.autograd.grad(loss, [net.get_parameter(name) for name in names])
+    return adapter.network.arena.source - rate * torch.cat([part.flatten() for part in parts])
+
+
+# -- RPL ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("norm", ["layer", "batch", "group"])
+def test_rpl_descends_the_generalised_cross_entropy_to_its_own_labels(norm):
+    net = network(norm)
+    adapter = holdfast.adapt(net, "rpl", optimizer=SGD)
+    logits = net.train()(images())  # train mode: the batch's own statistics
+    labels = logits.argmax(1)
+    p = torch.exp(logits[range(16), labels]) / torch.exp(logits).sum(1)
+    loss = ((1 - p**0.8) / 0.8).mean()
+    assert torch.allclose(adapter(images()), logits)
+    assert adapter.last.loss == pytest.approx(loss.item())
+    assert adapter.last.selected == 16
+    assert torch.allclose(adapter.network.arena.values, descended(adapter, loss, net))
+
+
+def test_generalised_cross_entropy_lies_between_cross_entropy_and_absolute_error():
+    logits, labels = torch.randn(32, 10, generator=generator()).double(), torch.arange(32) % 10
+    chosen = logits.softmax(1)[range(32), labels]
+    assert torch.allclose(generalized_cross_entropy(logits, labels, 1.0), 1 - chosen)
+    assert torch.allclose(generalized_cross_entropy(logits, labels, 1e-9), -chosen.log(), atol=1e-6)
+    far = generalized_cross_entropy(torch.tensor([[0.0, 2000.0]]), torch.tensor([0]), 0.8)
+    assert far.item() == pytest.approx(1 / 0.8)
+
+
+# -- DeYO ---------------------------------------------------------------------------------------------------------
+
+
+def test_deyo_weighs_certain_samples_whose_prediction_needs_the_shape():
+    net, batch = recorded.network(TRAINED), recorded.stream(TRAINED)[0]
+    method = methods.DeYO(entropy_margin=0.05, shape_margin=0.6)
+    adapter = holdfast.adapt(net, method, optimizer=SGD)
+    logits = net(batch)
+    p = logits.softmax(1)
+    entropy = -(p * p.log()).sum(1)
+    certain = [i for i in range(len(batch)) if entropy[i] < 0.05 * math.log(10)]
+    destroyed = destroy_shape(batch[certain], "patches", 4, generator(1))  # seed 0, step 1
+    q = net(destroyed).softmax(1)
+    terms = []
+    for row, i in enumerate(certain):
+        y = int(p[i].argmax())
+        difference = (p[i, y] - q[row, y]).item()
+        if difference > 0.6:
+            weight = math.exp(0.4 * math.log(10) - entropy[i].item()) + math.exp(difference)
+            terms.append(weight * entropy[i])
+    assert 0 < len(terms) < len(certain) < len(batch)  # else this test shows nothing
+    adapter(batch)
+    loss = torch.stack(terms).mean()
+    assert adapter.last.selected == len(terms)
+    assert adapter.last.loss == pytest.approx(loss.item())
+    assert torch.allclose(adapter.network.arena.values, descended(adapter, loss, net))
+
+
+@pytest.mark.parametrize("later", [methods.DeYO(entropy_margin=1e-12), methods.DeYO(shape_margin=1.0)])
+def test_deyo_without_a_usable_sample_does_nothing_at_all_not_even_by_momentum(later):
+    momentum = functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+    every = methods.DeYO(entropy_margin=1.1, shape_margin=-1.0)
+    adapter = holdfast.adapt(recorded.network(TRAINED), every, optimizer=momentum)
+    first, second = recorded.stream(TRAINED)[:2]
+    adapter(first)
+    assert adapter.last.selected == len(first)
+    values = adapter.network.arena.values.clone()
+    adapter.method = later  # from here on one of the two filters lets nothing through
+    adapter(second)
+    assert (adapter.last.selected, adapter.last.loss) == (0, None)
+    assert torch.equal(adapter.network.arena.values, values)
+
+
+def test_deyo_with_one_certain_sample_on_batch_statistics():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.BatchNorm1d(12), nn.Linear(12, 10)).double()
+    adapter = holdfast.adapt(net, methods.DeYO(shape_margin=-1.0), optimizer=SGD)
+    logits = adapter.predict(images())
+    entropy = holdfast.losses.entropy(logits).sort().values
+    margin = float(entropy[:2].mean()) / math.log(10)
+    adapter.method = methods.DeYO(entropy_margin=margin, shape_margin=-1.0)
+    adapter(images())
+    assert (adapter.last.selected, adapter.last.nonfinite) == (1, 0)
+
+
+def test_shuffled_patches_are_the_images_own_in_an_order_of_their_own():
+    batch = images(count=3)
+    shuffled = destroy_shape(batch, "patches", 4, generator())
+
+    def tiles(image: Tensor) -> list[Tensor]:
+        return [image[:, r : r + 4, c : c + 4] for r in range(0, 16, 4) for c in range(0, 16, 4)]
+
+    orders = []
+    for before, after in zip(batch, shuffled, strict=True):
+        order = [next(i for i, old in enumerate(tiles(before)) if torch.equal(old, new)) for new in tiles(after)]
+        assert sorted(order) == list(range(16))
+        orders.append(tuple(order))
+    assert len(set(orders)) == 3
+
+
+def test_patches_of_a_side_that_does_not_divide():
+    batch = torch.full((2, 3, 18, 21), 0.25)
+    shuffled = destroy_shape(batch, "patches", 4, generator())
+    assert torch.allclose(shuffled, batch)
+    with pytest.raises(ValueError, match=r"2 x 8 pixels cannot be cut into 4 x 4 tiles: choose a smaller grid"):
+        destroy_shape(torch.rand(1, 3, 2, 8), "patches", 4, generator())
+    with pytest.raises(ValueError, match=r"images \[batch, channels, height, width\], got shape \(4, 7\)"):
+        destroy_shape(torch.rand(4, 7), "patches", 4, generator())
+
+
+def test_shuffled_pixels_keep_their_colours_and_a_covered_centre_its_surroundings():
+    batch = images(count=2)
+    pixels = destroy_shape(batch, "pixels", 4, generator())
+    for before, after in zip(batch, pixels, strict=True):
+        assert sorted(before.flatten(1).T.tolist()) == sorted(after.flatten(1).T.tolist())
+        assert not torch.equal(before, after)
+    covered = destroy_shape(batch, "occlusion", 4, generator())
+    centre = covered[:, :, 4:12, 4:12]
+    assert torch.allclose(centre, batch.mean((2, 3), keepdim=True).expand_as(centre))
+    assert int((covered != batch).any(1).sum()) == 2 * 64
+
+
+def test_deyo_and_sar_leave_the_deepest_stage_alone(torchvision, timm):
+    resnet = torchvision.models.resnet18()
+    vit = torchvision.models.VisionTransformer(32, 16, 12, 2, 16, 16)
+    own = timm.models.VisionTransformer(img_size=32, patch_size=16, embed_dim=16, depth=12, num_heads=2)
+    expected = {"bn1": 0, "layer1": 0, "layer4": 1, "encoder_layer_8": 0, "encoder_layer_9": 1, "encoder.ln": 1}
+    expected |= {"blocks.8": 0, "blocks.10": 1}
+    found = set()
+    for model, count in ((resnet, 15), (vit, 18), (own, 18)):
+        arena = holdfast.adapt(model, "deyo").network.arena
+        assert [s.name for s in arena.layers] == [s.name for s in holdfast.adapt(model, "sar").network.arena.layers]
+        assert len(arena.layers) == count
+        for part, skipped in expected.items():
+            if any(part in name for name, _ in model.named_modules()):
+                found.add(part)
+                assert any(part in span.name for span in arena.layers) != bool(skipped)
+        assert "norm" not in [span.name for span in arena.layers]
+    assert found == set(expected)
+
+
+# -- features -----------------------------------------------------------------------------------------------------
+
+
+def test_features_are_what_the_head_of_a_published_network_is_given(torchvision, timm):
+    batch = torch.rand(2, 3, 32, 32)
+    torch.manual_seed(0)
+    for model, head in (
+        (torchvision.models.resnet18(num_classes=7), "fc"),
+        (torchvision.models.VisionTransformer(32, 16, 2, 2, 16, 16, num_classes=7), "heads.head"),
+        (timm.models.VisionTransformer(img_size=32, patch_size=16, embed_dim=16, depth=2, num_heads=2), "head"),
+        (small_network("layer"), "head"),
+    ):
+        model.eval()
+        features = Features.of(model)
+        logits = model(batch)
+        assert features.name == head
+        taken = features.take()
+        assert torch.allclose(model.get_submodule(head)(taken), logits)
+        assert taken.requires_grad
+
+
+def test_features_are_watched_once_and_given_out_once():
+    net = small_network()
+    assert Features.of(net) is Features.of(net)
+    net(torch.rand(2, 3, 8, 8))
+    Features.of(net).take()
+    with pytest.raises(ValueError, match="'11', did not run since"):
+        Features.of(net).take()
+
+
+def test_a_network_without_a_linear_head_is_refused_with_its_layers():
+    net = nn.Sequential(nn.Conv2d(3, 10, 3), nn.BatchNorm2d(10), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    with pytest.raises(ValueError, match=r"has none \(its layers: AdaptiveAvgPool2d, BatchNorm2d, Conv2d, Flatten\)"):
+        holdfast.adapt(net, "lame")
+
+
+# -- LAME ---------------------------------------------------------------------------------------------------------
+
+
+def affinity_by_hand(kind: str, features: Tensor, neighbours: int) -> Tensor:
+    unit = [row / row.norm() for row in features]
+    count = len(unit)
+    distance = [[float((a - b).norm()) for b in unit] for a in unit]
+    width = sum(sorted(row)[min(neighbours, count) - 1] for row in distance) / count
+    w = torch.zeros(count, count).double()
+    for i in range(count):
+        others = sorted((j for j in range(count) if j != i), key=lambda j: distance[i][j])
+        for j in range(count):
+            if kind == "rbf":
+                w[i, j] = math.exp(-(distance[i][j] ** 2) / (2 * width**2))
+            elif kind == "linear":
+                w[i, j] = float(unit[i] @ unit[j])
+            else:
+                w[i, j] = float(j in others[:neighbours])
+    return w
+
+
+@pytest.mark.parametrize("kind", ["rbf", "knn", "linear"])
+@pytest.mark.parametrize("norm", ["batch", "layer"])
+def test_lame_answers_with_the_fixed_point_of_its_update_on_the_source_model(kind, norm):
+    net = network(norm)
+    if norm == "batch":
+        with torch.no_grad():
+            net.train()(images(7))  # running statistics of their own
+        net.eval()
+    adapter = holdfast.adapt(net, methods.LAME(kind), num_classes=10)
+    features = Features.of(net)
+    q = net(images()).detach().softmax(1)
+    w = affinity_by_hand(kind, features.take().detach(), 5)
+    y = q
+    for _ in range(100):
+        y = torch.stack([torch.exp((q[i] + 1e-10).log() + w[i] @ y) for i in range(16)])
+        y = y / y.sum(1, keepdim=True)
+    answer = adapter(images())
+    assert torch.allclose(answer.exp(), y, atol=1e-6)
+    assert torch.allclose(answer.exp().sum(1), torch.ones(16).double())
+    assert (answer - q.log()).abs().max() > 0.1
+    assert torch.allclose(adapter(images(1)[:3]).exp().sum(1), torch.ones(3).double())  # fewer than the neighbours
+
+
+def test_lame_counts_the_first_batch_too():
+    assert torch.equal(
+        holdfast.adapt(network(), "lame")(images()), holdfast.adapt(network(), "lame", num_classes=10)(images())
+    )
+
+
+def test_lame_knows_no_order_and_treats_alike_images_alike():
+    adapter = holdfast.adapt(network(), "lame", num_classes=10)
+    order = torch.randperm(16, generator=generator())
+    assert torch.allclose(adapter(images()[order]), adapter(images())[order])
+    same = adapter(images()[:1].expand(16, -1, -1, -1).clone())
+    assert torch.allclose(same, same[:1].expand(16, -1))
+    assert torch.isfinite(same).all()
+
+
+def test_lame_leaves_a_lone_image_its_class():
+    for kind in ("rbf", "knn", "linear"):
+        lone = holdfast.adapt(network(), methods.LAME(kind), num_classes=10)(images()[:1])
+        assert lone.shape == (1, 10)
+        assert lone.argmax() == network()(images()[:1]).argmax()
+
+
+def test_lame_on_a_compiled_model_is_the_eager_one():
+    net = network()
+    compiled = holdfast.adapt(torch.compile(net, backend="aot_eager"), "lame", num_classes=10)
+    eager = holdfast.adapt(net, "lame", num_classes=10)
+    for seed in range(3):
+        assert torch.allclose(compiled(images(seed)), eager(images(seed)))
+
+
+# -- MEMO ---------------------------------------------------------------------------------------------------------
+
+
+class Mixed(nn.Module):
+    """BatchNorm with (1 - a) x source + a x batch statistics as constants."""
+
+    def __init__(self, old: nn.BatchNorm2d, share: float) -> None:
+        super().__init__()
+        self.weight, self.bias, self.old, self.share = old.weight, old.bias, [old], share
+
+    def forward(self, x: Tensor) -> Tensor:
+        old, a = self.old[0], self.share
+        mean = (1 - a) * old.running_mean + a * x.detach().mean((0, 2, 3))
+        variance = (1 - a) * old.running_var + a * x.detach().transpose(0, 1).flatten(1).var(1)
+        unit = (x - mean[:, None, None]) / (variance[:, None, None] + old.eps).sqrt()
+        return self.weight[:, None, None] * unit + self.bias[:, None, None]
+
+
+@pytest.mark.parametrize("norm", ["layer", "batch"])
+def test_memo_answers_each_image_after_one_nesterov_step_on_its_views(norm):
+    net = network(norm)
+    method = methods.MEMO(views=6, lr=0.5, alpha=0.1)
+    answer = holdfast.adapt(net, method, num_classes=10)(images(count=3))
+    for image, logits in zip(images(count=3), answer, strict=True):
+        own = copy.deepcopy(net)
+        for i, layer in enumerate(own if norm == "batch" else ()):
+            if isinstance(layer, nn.BatchNorm2d):
+                own[i] = Mixed(layer, 0.1)
+        optimizer = torch.optim.SGD(own.parameters(), lr=0.5, momentum=0.9, nesterov=True)
+        views = AugMix(6)(image, generator(zlib.crc32(image.numpy().tobytes())))
+        mean = own(views).softmax(1).mean(0)
+        (-(mean * mean.log()).sum()).backward()
+        optimizer.step()
+        assert torch.allclose(own(image[None])[0], logits)
+    assert (answer - holdfast.adapt(net, methods.MEMO(lr=0.0), num_classes=10)(images(count=3))).abs().max() > 0.01
+
+
+def test_memo_is_a_function_of_the_image_alone():
+    model = network("batch")
+    before = copy.deepcopy(model.state_dict())
+    adapter = holdfast.adapt(model, methods.MEMO(views=3, lr=0.1), reset=resets.Periodic(every=2), num_classes=10)
+    whole = adapter(images(count=4))
+    assert torch.allclose(adapter.predict(images(count=4)[2:3]), whole[2:3])
+    assert torch.allclose(adapter(images(count=4).flip(0)), whole.flip(0))
+    other = holdfast.adapt(model, methods.MEMO(views=3, lr=0.1, seed=1), num_classes=10)
+    assert not torch.allclose(other(images(count=4)), whole)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_memo_counts_the_first_batch_too():
+    make = functools.partial(holdfast.adapt, network(), methods.MEMO(views=2, lr=0.1))
+    assert torch.equal(make()(images(count=2)), make(num_classes=10)(images(count=2)))
+
+
+def test_memo_without_a_step_is_the_source():
+    net = network()
+    adapter = holdfast.adapt(net, methods.MEMO.for_cifar(views=2, lr=0.0), num_classes=10)
+    assert torch.allclose(adapter(images()), net(images()))
+
+
+def test_memo_keeps_channels_last_and_half_precision_usable():
+    net = small_network().to(memory_format=torch.channels_last)
+    adapter = holdfast.adapt(net, methods.MEMO(views=2), num_classes=10)
+    expected = adapter(images().float())
+    plain = holdfast.adapt(net.to(memory_format=torch.contiguous_format), methods.MEMO(views=2), num_classes=10)
+    assert torch.allclose(plain(images().float()), expected, atol=1e-5)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.isfinite(adapter(images().float())).all()
+
+
+def test_memo_refuses_what_has_no_pixels():
+    adapter = holdfast.adapt(nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 3)), "memo", num_classes=3)
+    with pytest.raises(ValueError, match=r"MEMO augments images .*, got shape \(5, 4\)"):
+        adapter(torch.rand(5, 4))
+
+
+# -- AugMix -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("number", "name"), [(0, "autocontrast"), (1, "equalize"), (2, "posterize"), (3, "solarize")])
+def test_tones_are_those_of_eight_bit_images(torchvision, number, name):
+    levels = torch.randint(30, 190, (4, 3, 40, 38), generator=generator()).to(torch.uint8)
+    levels[0, 0] = 77  # a channel without contrast
+    strength = torch.tensor([0.03, 0.05, 0.08, 0.1])
+    published = getattr(torchvision.transforms.functional, name)
+    extra = {2: [4], 3: [256 - 12]}
+    if name == "solarize":
+        levels = (levels + 60).to(torch.uint8)
+        strength = torch.full((4,), 0.05)  # 0.05 x 256 = 12.8
+    expected = published(levels, *extra.get(number, [])).double() / 255
+    ours = augmix._tone(number, levels.double() / 255, strength)
+    assert torch.allclose(ours, expected, atol=1 / 255 + 1e-9 if number == 0 else 1e-9)
+    assert not torch.allclose(ours, levels.double() / 255, atol=0.01)
+
+
+def test_motions_move_by_whole_pixels_degrees_and_about_the_corner(torchvision):
+    image = torch.rand(1, 3, 60, 90, generator=generator()).double()
+
+    def moved(number: int, strength: float, sign: float = 1.0) -> Tensor:
+        motion = augmix._motions(
+            torch.tensor([number]), torch.tensor([strength]), torch.tensor([sign]), image.shape[-2:]
+        )
+        return augmix._warp(image, motion, "zeros")
+
+    assert torch.allclose(moved(3, 0.08)[..., :-2], image[..., 2:], atol=1e-5)  # 90 / 3 x 0.08 = 2.4: two pixels
+    assert torch.allclose(moved(4, 0.07, -1.0)[..., 1:, :], image[..., :-1, :], atol=1e-5)
+    rotate = torchvision.transforms.functional.rotate
+    bilinear = torchvision.transforms.InterpolationMode.BILINEAR
+    turned = [rotate(image, sign * 2.0, interpolation=bilinear) for sign in (1, -1)]
+    assert min((moved(0, 0.09) - other).abs().max() for other in turned) < 1e-4
+    assert torch.allclose(moved(1, 0.1)[..., 0, :], image[..., 0, :], atol=1e-5)  # the first row stays
+    row = image[0, 0, 50]  # moved by 0.03 x 50 = 1.5 pixels
+    assert torch.allclose(moved(1, 0.1)[0, 0, 50, :80], (row[1:81] + row[2:82]) / 2, atol=1e-4)
+    assert torch.allclose(moved(2, 0.1)[..., 0], image[..., 0], atol=1e-5)
+
+
+def test_crops_are_flips_and_parts_of_the_image():
+    ramp = torch.linspace(0, 1, 32).expand(3, 32, 32).double()
+    resized = AugMix(200)._crops(ramp, generator())
+    slope = resized[:, 0, 16, 1:] - resized[:, 0, 16, :-1]
+    rising = (slope.mean(1) > 0).double().mean()
+    assert 0.4 < rising < 0.6
+    widths = (resized[:, 0, 16, -1] - resized[:, 0, 16, 0]).abs()  # a crop shows a part of the ramp
+    assert widths.max() <= 1.0
+    assert widths.min() < 0.4
+    assert 0.6 < (widths**2).mean().sqrt() < 0.85  # the mean area is about 0.54 of the image
+    padded = AugMix(100, "padded")._crops(ramp.mT + 0.01, generator())
+    shifts = {round(float(v), 3) for v in ((padded[:, 0, 16, 16] - 0.01) * 31)}
+    assert shifts == {float(s) for s in range(12, 21)}
+
+
+def test_views_differ_stay_in_range_and_repeat_with_the_generator():
+    image = torch.rand(3, 24, 24, generator=generator())
+    views = AugMix(16)(image, generator(3))
+    assert views.shape == (16, 3, 24, 24)
+    assert float(views.min()) >= 0.0
+    assert float(views.max()) <= 1.0
+    assert len({view.numpy().tobytes() for view in views}) == 16
+    assert torch.equal(views, AugMix(16)(image, generator(3)))
+    assert torch.isfinite(AugMix(4)(torch.full((3, 8, 8), 1e38), generator())).all()
+
+
+def test_a_view_is_a_mean_of_its_chains_and_its_crop():
+    # No operation changes the centre of an even image, but for tones that follow a black border of a motion.
+    even = torch.full((3, 24, 24), 64 / 255)
+    centres = AugMix(64)(even, generator())[:, 0, 12, 12]
+    assert ((centres - 64 / 255).abs() < 1e-6).sum() > 32
+
+
+# -- all ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: methods.RPL(q=0.0), "q must lie in"),
+        (lambda: methods.DeYO(destroy="blur"), "destroy must be one of 'patches', 'pixels', 'occlusion'"),
+        (lambda: methods.DeYO(shape_margin=2.0), "shape_margin must lie in"),
+        (lambda: methods.LAME("cubic"), "affinity must be one of 'rbf', 'knn', 'linear'"),
+        (lambda: methods.LAME(neighbours=0), "neighbours must be a whole number"),
+        (lambda: methods.MEMO(views=0), "views must be a whole number"),
+        (lambda: methods.MEMO(crop="centre"), "crop must be one of 'resized', 'padded'"),
+        (lambda: AugMix(2, "centre"), "crop must be one of"),
+    ],
+)
+def test_hyperparameters_are_checked(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
