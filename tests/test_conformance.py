@@ -38,8 +38,15 @@ def test_every_policy_is_in_the_matrix():
 
 
 @pytest.mark.parametrize("norm", ["batch", "layer", "group"])
-@pytest.mark.parametrize("policy", sorted(POLICIES))
-@pytest.mark.parametrize("method", holdfast.list_methods())
+@pytest.mark.parametrize(
+    ("method", "policy"),
+    [
+        (method, policy)
+        for method in holdfast.list_methods()
+        for policy in sorted(POLICIES)
+        if method != "memo" or policy in ("never", "asr")  # slow, and it has nothing that a policy could reset
+    ],
+)
 def test_adapter_keeps_its_promises(method: str, policy: str, norm: str):
     torch.set_num_threads(1)
     assert check_adapter(lambda: make(method, policy, norm)) == list(CHECKS)

@@ -18,6 +18,7 @@ from holdfast.bench.ledger import SEGMENTS
 from holdfast.bench.results import SNAPSHOT
 from holdfast.errors import FolderError
 from holdfast.files import LOCK, locked
+from processes import hear_ctrl_c
 
 STEPS, BATCH = 24, 8
 KEYS = ["source", "eta+asr"]
@@ -82,7 +83,12 @@ def test_ctrl_c_ends_cleanly_with_a_report_and_loses_nothing(tmp_path):
     out = tmp_path / "interrupted"
     command = [sys.executable, "-m", "holdfast", "demo", "--steps", "2000", "--batch", "8", "--out", str(out)]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        preexec_fn=hear_ctrl_c,
     )
     while not any(out.rglob(f"{SEGMENTS}/steps-*")):
         assert process.poll() is None, process.communicate()[0]

@@ -45,6 +45,7 @@ from holdfast.streams import (
     synthetic_matrix,
     walk,
 )
+from processes import hear_ctrl_c
 
 FOG, SNOW, CLEAN = Domain(("fog", 3)), Domain(("snow", 5)), Domain()
 PATIENCE = 60
@@ -695,7 +696,12 @@ def test_ctrl_c_ends_the_workers_and_none_outlives_its_parent(tmp_path: Path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     with subprocess.Popen(
-        [sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        [sys.executable, script],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=hear_ctrl_c,
     ) as parent:
         assert parent.stdout is not None
         watchdog = threading.Timer(2 * PATIENCE, parent.kill)  # a hang is a failure, not a hang

@@ -17,6 +17,7 @@ from holdfast import bench, models
 from holdfast.bench import assembly
 from holdfast.bench.ledger import SEGMENTS, SPANS, STEPS
 from holdfast.bench.results import ERROR, SNAPSHOT
+from processes import hear_ctrl_c
 
 GRID = {
     "stream": "drift",
@@ -108,7 +109,11 @@ def test_ctrl_c_loses_nothing(tmp_path):
     (tmp_path / "grid.yaml").write_text(yaml.safe_dump({**GRID, "steps": 400}))
     command = [sys.executable, "-m", "holdfast", "sweep", str(tmp_path / "grid.yaml"), "--out", str(tmp_path / "runs")]
     process = subprocess.Popen(
-        [*command, "--jobs", "2", "--snapshot-every", "10"], stderr=subprocess.PIPE, text=True, start_new_session=True
+        [*command, "--jobs", "2", "--snapshot-every", "10"],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=hear_ctrl_c,
     )
     while not any((tmp_path / "runs").rglob(f"{SEGMENTS}/steps-*")):
         assert process.poll() is None
