@@ -745,3 +745,10 @@ def test_recorded_outputs_of_the_imagecorruptions_package_are_reproduced(name):
     with np.load(ASSETS / "reference.npz") as recorded:
         for severity, expected in enumerate(recorded[name], start=1):
             assert_within_one_level(one(recorded["image"], name, severity), expected, 0.03)
+
+
+@pytest.mark.parametrize("severity", [5e-324, 2.2e-311, 1e-300, 1e-12])
+@pytest.mark.parametrize("name", names())
+def test_next_to_no_severity_is_no_special_case(name, severity):
+    images = np.stack([photo(32, seed) for seed in range(2)])
+    assert corrupt(images, name, severity, seed=3).shape == images.shape

@@ -23,6 +23,8 @@ Thresholds = npt.NDArray[np.uint32]
 _IN: Double = np.arange(256, dtype=np.float64)[:, None]  # input level
 _ABOVE: Double = np.arange(1, 257, dtype=np.float64)[None, :]  # truncation: output <= j means value < j + 1
 
+_LEAST_DEVIATION = 1e-30  # keeps quotients finite; far below what moves a level
+
 
 def gaussian_noise(image: Bytes, constants: Constants, random: np.random.Generator) -> Bytes:
     """Add N(0, c^2) to every value."""
@@ -46,6 +48,8 @@ def speckle_noise(image: Bytes, constants: Constants, random: np.random.Generato
 
 def distribution(name: str, constant: float) -> Double:
     """P(output <= j | input = i) for all levels i (rows) and j (columns)."""
+    if name in ("gaussian_noise", "speckle_noise"):
+        constant = max(constant, _LEAST_DEVIATION)
     with np.errstate(divide="ignore"):
         if name == "gaussian_noise":
             below = ndtr((_ABOVE - _IN) / (255.0 * constant))
