@@ -17,6 +17,12 @@ from holdfast.validation import require_choice
 _BLUR_REACH = 2
 
 
+def require_augmentation(augment: Callable[..., Tensor] | None) -> None:
+    """Raise unless `augment` can be called, or is None."""
+    if augment is not None and not callable(augment):
+        raise TypeError(f"augment must be callable on a batch of images, got {augment!r}")
+
+
 def call_augmentation(augment: Callable[..., Tensor], images: Tensor, generator: torch.Generator) -> Tensor:
     """Call `augment(images)`, with `generator=` where it takes one, and check what comes back."""
     try:

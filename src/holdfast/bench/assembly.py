@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +18,7 @@ from holdfast.adapter import Adapter
 from holdfast.bench.component import Component
 from holdfast.bench.experiment import Experiment
 from holdfast.errors import UnknownNameError
-from holdfast.registry import Registry
+from holdfast.registry import Registry, imported
 
 T = TypeVar("T")
 
@@ -81,7 +80,7 @@ def _text(part: Component) -> str:
 def _model(text: str) -> nn.Module:
     part = Component.parse(json.loads(text))
     if ":" in part.name:
-        network = _imported(part.name)(**part.options)
+        network = imported(part.name)(**part.options)
         if not isinstance(network, nn.Module):
             raise TypeError(f"{part.name} must return a torch.nn.Module, got {type(network).__name__}")
         return network
@@ -95,7 +94,7 @@ def _stream(text: str, seed: int, steps: int | None, batch: int | None) -> strea
     options: dict[str, Any] = {"seed": seed, "steps": steps, "batch": batch, **_tuples(part.options)}
     if "order" in options:
         options["order"] = _order(part.options["order"])
-    make = _imported(part.name) if ":" in part.name else functools.partial(streams.make, part.name)
+    make = imported(part.name) if ":" in part.name else functools.partial(streams.make, part.name)
     try:
         stream = make(**options)
     except TypeError as error:
@@ -103,12 +102,6 @@ def _stream(text: str, seed: int, steps: int | None, batch: int | None) -> strea
     if not isinstance(stream, streams.Seekable):
         raise TypeError(f"{part.name} must return a holdfast.streams.Seekable, got {type(stream).__name__}")
     return stream
-
-
-def _imported(address: str) -> Callable[..., Any]:
-    module, _, name = address.partition(":")
-    found: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    return found
 
 
 def _order(given: Any) -> streams.Order:
@@ -181,5 +174,4 @@ def _clean(data: streams.LabelledImages, images: int, batch: int = 64) -> Iterat
     """Clean images spread evenly over the set, which may be sorted by class."""
     places = np.linspace(0, len(data) - 1, images).round().astype(np.int64)
     for first in range(0, images, batch):
-        pixels = torch.from_numpy(data[places[first : first + batch]].images)
-        yield pixels.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.contiguous_format).div_(255)
+        yield streams.as_tensor(data[places[first : first + batch]].images)

@@ -85,21 +85,15 @@ def _measure(options: argparse.Namespace, part: object) -> Matrix:
 
 
 def _model(name: str) -> nn.Module:
-    import importlib
-    import sys
-    from pathlib import Path
-
     from torch import nn
 
     from holdfast import models
+    from holdfast.registry import imported
 
     if ":" not in name:
         return models.load(name)
-    module, _, function = name.partition(":")
-    if str(Path.cwd()) not in sys.path:  # a script's own folder is, but not that of whoever calls `holdfast`
-        sys.path.insert(0, str(Path.cwd()))
     try:
-        model = getattr(importlib.import_module(module), function)()
+        model = imported(name)()
     except (ImportError, AttributeError) as error:
         raise ValueError(f"--model {name}: {error}") from error
     if not isinstance(model, nn.Module):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from holdfast import losses
 from holdfast.arena import Arena
-from holdfast.augment import ColourAffineBlur, call_augmentation
+from holdfast.augment import ColourAffineBlur, call_augmentation, require_augmentation
 from holdfast.methods.base import Method
 from holdfast.network import Network
 from holdfast.normalization import Statistics, is_normalization
@@ -41,8 +41,7 @@ class LayerRates(Method):
         require_number("learning_rate", self.learning_rate, 0.0)
         require_number("weight_decay", self.weight_decay, 0.0)
         require_number("consistency_weight", self.consistency_weight, 0.0)
-        if self.augment is not None and not callable(self.augment):
-            raise TypeError(f"augment must be callable on a batch of images, got {self.augment!r}")
+        require_augmentation(self.augment)
 
     def configure(self, model: nn.Module, statistics: Statistics) -> Sequence[str]:
         statistics.use_batch()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from holdfast import losses
-from holdfast.augment import ColourAffine, call_augmentation
+from holdfast.augment import ColourAffine, call_augmentation, require_augmentation
 from holdfast.methods.base import Method
 from holdfast.network import Network
 from holdfast.state import Field, State
@@ -42,8 +42,7 @@ class SoftLikelihood(Method):
         require_choice("objective", self.objective, losses.OBJECTIVES)
         if self.batch_size is not None:
             require_count("batch_size", self.batch_size)
-        if self.augment is not None and not callable(self.augment):
-            raise TypeError(f"augment must be callable on a batch of images, got {self.augment!r}")
+        require_augmentation(self.augment)
 
     def fields(self, network: Network, num_classes: int) -> list[Field]:
         like = network.arena.values

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast import losses
-from holdfast.augment import ColourAffineBlur, call_augmentation
+from holdfast.augment import ColourAffineBlur, call_augmentation, require_augmentation
 from holdfast.methods.base import Method
 from holdfast.network import Network
 from holdfast.normalization import Statistics
@@ -34,8 +34,7 @@ class MeanTeacher(Method):
 
     def __post_init__(self) -> None:
         require_number("teacher_momentum", self.teacher_momentum, 0.0, 1.0)
-        if self.augment is not None and not callable(self.augment):
-            raise TypeError(f"augment must be callable on a batch of images, got {self.augment!r}")
+        require_augmentation(self.augment)
 
     def configure(self, model: nn.Module, statistics: Statistics) -> Sequence[str]:
         statistics.use_batch()

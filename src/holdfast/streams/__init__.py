@@ -1,7 +1,7 @@
 """Seekable streams of labelled images under changing corruptions."""
 
 from holdfast.streams import protocols
-from holdfast.streams.batch import Batch, Span
+from holdfast.streams.batch import Batch, Span, as_tensor
 from holdfast.streams.ccc import LEVELS, chained_walks, find_path, noise_chain, noise_types, synthetic_matrix, walk
 from holdfast.streams.ccc_images import CCCImages
 from holdfast.streams.ccc_recipes import CCCMiniRecipe, CCCRecipe
@@ -54,6 +54,7 @@ __all__ = [
     "StreamError",
     "Stretch",
     "Tour",
+    "as_tensor",
     "chained_walks",
     "find_path",
     "hold",

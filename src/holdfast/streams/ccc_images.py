@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.corruptions import corrupt
 from holdfast.corruptions.randomness import generator
 from holdfast.corruptions.severity import Scale
 from holdfast.datasets import ImageFolder
@@ -18,7 +17,7 @@ from holdfast.datasets.picture import read_rgb, require_pillow
 from holdfast.streams.domain import Domain
 from holdfast.streams.images import LabelledImages
 from holdfast.streams.jpeg import QUALITY, stored
-from holdfast.streams.rendering import Rendering
+from holdfast.streams.rendering import Rendering, corrupted
 
 Box = tuple[int, int, int, int]
 
@@ -49,8 +48,7 @@ class CCCImages(Rendering):
         scale: Scale,
     ) -> npt.NDArray[np.uint8]:
         images = _pieces(data, places, seed, indices) if self.crop else data[places].images
-        for name, severity in domain.active:
-            images = corrupt(images, name, severity, seed=seed, scale=scale, indices=indices)
+        images = corrupted(images, domain, seed=seed, indices=indices, scale=scale)
         return images if self.jpeg is None else stored(images, self.jpeg)
 
 

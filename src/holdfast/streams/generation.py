@@ -18,7 +18,7 @@ from holdfast.corruptions.severity import Scale
 from holdfast.datasets import ImageFolder
 from holdfast.datasets.picture import require_pillow
 from holdfast.errors import FolderError
-from holdfast.files import locked, write_atomically, written_atomically
+from holdfast.files import LOCK, locked, write_atomically, written_atomically
 from holdfast.streams import jpeg
 from holdfast.streams.ccc_images import CCCImages
 from holdfast.streams.ccc_recipes import CCCRecipe
@@ -100,7 +100,7 @@ def generate(
     )
     press = _Press(stream, kind, recipe.jpeg or jpeg.QUALITY, Path(root, _folder_name(recipe, seed)))
     press.folder.mkdir(parents=True, exist_ok=True)
-    with locked(press.folder / ".lock"):
+    with locked(press.folder / LOCK):
         _claim(press.folder, _settings(recipe, press, images_per_shard))
         missing = [plan for plan in plans if not (press.folder / shard_name(plan.number)).exists()]
         done = len(plans) - len(missing)

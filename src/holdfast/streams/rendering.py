@@ -43,7 +43,13 @@ class Corrupted(Rendering):
         indices: npt.NDArray[np.int64],
         scale: Scale,
     ) -> npt.NDArray[np.uint8]:
-        images = data[places].images
-        for name, severity in domain.active:
-            images = corrupt(images, name, severity, seed=seed, scale=scale, indices=indices)
-        return images
+        return corrupted(data[places].images, domain, seed=seed, indices=indices, scale=scale)
+
+
+def corrupted(
+    images: npt.NDArray[np.uint8], domain: Domain, *, seed: int, indices: npt.NDArray[np.int64], scale: Scale
+) -> npt.NDArray[np.uint8]:
+    """Images under the corruptions of a domain, one after the other."""
+    for name, severity in domain.active:
+        images = corrupt(images, name, severity, seed=seed, scale=scale, indices=indices)
+    return images
