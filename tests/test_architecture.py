@@ -15,7 +15,7 @@ LAYERS = [
     {"files", "validation"},
     {"registry", "state", "arena", "normalization", "losses", "augment", "augmix", "snapshot", "optim", "record"},
     {"network"},
-    {"step", "features"},
+    {"step", "features", "source", "held_statistics"},
     {"resets"},
     {"methods"},
     {"preparation"},

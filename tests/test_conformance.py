@@ -24,12 +24,21 @@ def chosen_method(name: str) -> methods.Method:
     return methods.MEMO(views=2) if name == "memo" else methods.base.registry.get(name)()
 
 
+def source() -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.rand(32, 3, 32, 32), torch.arange(32) % 10
+
+
 def make(method: str, policy: str, norm: str) -> holdfast.Adapter:
     torch.manual_seed(0)
     chosen = chosen_method(method)
-    source = torch.rand(32, 3, 32, 32) if chosen.needs_source else None
+    needed = chosen.needs_source or POLICIES[policy].needs_source
     return holdfast.adapt(
-        small_network(norm), chosen, reset=POLICIES[policy], optimizer=OPTIMIZER, source=source, window=8
+        small_network(norm),
+        chosen,
+        reset=POLICIES[policy],
+        optimizer=OPTIMIZER,
+        source=source() if needed else None,
+        window=8,
     )
 
 
@@ -56,7 +65,6 @@ def test_adapter_keeps_its_promises(method: str, policy: str, norm: str):
 def test_the_callers_model_is_untouched(method: str):
     def factory(model: torch.nn.Module) -> holdfast.Adapter:
         chosen = chosen_method(method)
-        source = torch.rand(32, 3, 32, 32) if chosen.needs_source else None
-        return holdfast.adapt(model, chosen, reset="asr", source=source)
+        return holdfast.adapt(model, chosen, reset="asr", source=source() if chosen.needs_source else None)
 
     check_adapter(factory, checks=["leaves the caller's model alone"])

@@ -37,6 +37,7 @@ def test_the_page_of_a_method_runs_as_written(page, tmp_path, monkeypatch):
     torch.manual_seed(0)
     images = torch.rand(16, 3, 16, 16)
     names = {"model": small_network(), "images": images, "source_images": torch.rand(32, 3, 16, 16)}
+    names["source_labels"] = torch.arange(32) % 10
     examples = blocks(str(page.relative_to(ROOT)))
     assert examples
     for block in examples:

@@ -19,8 +19,8 @@ from holdfast import optim, snapshot
 from holdfast.errors import NonFiniteError, SnapshotError
 from holdfast.methods.base import Method, OptimizerFactory
 from holdfast.methods.base import registry as methods
-from holdfast.network import Network
-from holdfast.preparation import Source, constants_for
+from holdfast.network import START
+from holdfast.preparation import Source, configured, constants_for
 from holdfast.record import Callback, StepRecord
 from holdfast.resets.base import Reset, Verdict
 from holdfast.resets.base import registry as resets
@@ -41,7 +41,7 @@ class Adapter:
     objective: "come" minimises COME's opinion entropy, "entropy" the method's own loss; for methods with that field.
     optimizer: callable on a list of parameters; left out, the method's published choice for ImageNet.
     num_classes: inferred from the first batch when left out.
-    source: source images, for methods that need them: a loader, a tensor, or a file saved by `holdfast.prepare`.
+    source: source data, for methods that need any: a loader, tensors, or a file saved by `holdfast.prepare`.
     seed: of the method's randomness; step k draws the same numbers whatever came before.
     window: batches of one are gathered; every `window` of them make one adaptation step.
     nonfinite_limit, on_nonfinite: after so many unusable batches in a row, return to the source or raise.
@@ -86,8 +86,10 @@ class Adapter:
                 raise TypeError(f"expected a name or a {kind.__name__} object, got {given!r}")
         if objective is not None:
             self.method = _with_objective(self.method, objective)
-        self.network = Network(model, self.method.configure)
-        self.constants = constants_for(self.network, self.method, source).tensors
+        self.network = configured(model, self.method, self.policy)
+        self.constants = self.network.constants = constants_for(self.network, self.method, self.policy, source).tensors
+        if START in self.constants:
+            self.network.arena.begin_at(self.constants[START])
         self.optimizer = self._make_optimizer(optimizer)
         self._initial_group = {k: v for k, v in self.optimizer.param_groups[0].items() if k != "params"}
         self.callbacks = list(callbacks)
@@ -194,7 +196,9 @@ class Adapter:
             return self._refuse("non-finite logits", images)
         if self._num_classes is None:
             self._bind(logits.shape[1])
-        step = Step(self.step, images, logits, self.network, self.constants, self.seed)
+        step = Step(self.step, images, logits, self.network, self.constants, self.seed, self.optimizer)
+        for name, policy in self._policies.items():
+            policy.begin(step, self._states[name])
         arena.zero_gradients()
         objective = step.objective = self.method.gradient(step, self._states["method"])
         loss = None if objective.loss is None else float(objective.loss.detach())
@@ -455,8 +459,11 @@ def _describe(configured: Method | Reset) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for item in dataclasses.fields(configured):
         value = getattr(configured, item.name)
-        plain = isinstance(value, (int, float, str, bool, type(None)))
-        values[item.name] = value if plain else list(value) if isinstance(value, tuple) else _name_of(value)
+        if isinstance(value, Method):
+            values[item.name] = _describe(value)
+        else:
+            plain = isinstance(value, (int, float, str, bool, type(None)))
+            values[item.name] = value if plain else list(value) if isinstance(value, tuple) else _name_of(value)
     return {"name": configured.name or _name_of(type(configured)), "hyperparameters": values}
 
 

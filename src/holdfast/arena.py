@@ -123,6 +123,13 @@ class Arena:
         """Put the source values back from position `cut` on."""
         self.parameter[cut:] = self.source[cut:]
 
+    def begin_at(self, start: Tensor) -> None:
+        """Make `start` [len(self)] the source: the parameters go there, now and whenever they are restored."""
+        if start.shape != self.source.shape:
+            raise ValueError(f"start has shape {tuple(start.shape)}, expected {tuple(self.source.shape)}")
+        self.source = start.to(self.source).clone()
+        self.restore()
+
     @torch.no_grad()
     def assign(self, values: Tensor) -> None:
         """Put `values` [len(self)] in."""

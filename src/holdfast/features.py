@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
+import torch
 from torch import Tensor, nn
+
+M = TypeVar("M", bound=nn.Module)
 
 
 class Features:
@@ -53,12 +57,15 @@ class Features:
 
 
 def head_of(model: nn.Module) -> tuple[str, nn.Linear]:
-    """The classifier head, the last `nn.Linear` in module order, and its name.
+    """The classifier head, the last `nn.Linear` in module order that is not part of another, and its name.
 
     >>> head_of(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 3)))
     ('1', Linear(in_features=8, out_features=3, bias=True))
     """
-    heads = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    heads: list[tuple[str, nn.Linear]] = []
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear) and not (heads and name.startswith(f"{heads[-1][0]}.")):
+            heads.append((name, module))
     if not heads:
         kinds = sorted({type(module).__name__ for module in model.modules() if not list(module.children())})
         raise ValueError(
@@ -66,3 +73,24 @@ def head_of(model: nn.Module) -> tuple[str, nn.Linear]:
             f"(its layers: {', '.join(kinds)}); use a network with a linear classifier head"
         )
     return heads[-1]
+
+
+def attach(model: nn.Module, name: str, make: Callable[[], M]) -> tuple[M, list[str]]:
+    """Give a private network a module of the method's own, and the names of its parameters.
+
+    It hangs below the classifier head, where no container would run it, and so comes last in the arena. Its random
+    weights are the same whenever the same module is made.
+
+    >>> net = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 3))
+    >>> projector, names = attach(net, "projector", lambda: nn.Linear(8, 2))
+    >>> names, net(torch.rand(5, 4)).shape
+    (['1.projector.weight', '1.projector.bias'], torch.Size([5, 3]))
+    """
+    path, head = head_of(model)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        module = make()
+    module.to(device=head.weight.device, dtype=head.weight.dtype).requires_grad_(False)
+    head.add_module(name, module)
+    below = f"{path}.{name}" if path else name
+    return module, [f"{below}.{leaf}" for leaf, _ in module.named_parameters()]

@@ -15,6 +15,9 @@ from holdfast.arena import Arena
 from holdfast.normalization import Statistics
 from holdfast.snapshot import digest_of
 
+START = "start"
+"""The constant, where a method prepares one, at which its adapted parameters begin in place of the caller's."""
+
 _RANK_OF_CONVOLUTION = ((nn.Conv1d, 3), (nn.Conv2d, 4), (nn.Conv3d, 5))
 
 
@@ -36,6 +39,8 @@ class Network:
         self._all_tensors = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
         self.arena = Arena(self.module, names)
         self.model: nn.Module = rewrap(self.module)
+        self.constants: dict[str, Tensor] = {}
+        """What the method, and the reset policy, computed from source data."""
         reference = next((t for t in self._all_tensors.values() if t.is_floating_point()), self.arena.values)
         self.dtype, self.device = reference.dtype, reference.device
 

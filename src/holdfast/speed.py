@@ -163,7 +163,9 @@ def measure(
 
 
 def _adapter(shape: Shape, model: nn.Module, method: Method, reset: resets.Reset | None) -> Adapter:
-    return Adapter(model, method, reset=reset, source=shape.images() if method.needs_source else None)
+    images = shape.images()
+    labels = torch.arange(len(images)) % CLASSES
+    return Adapter(model, method, reset=reset, source=(images, labels) if method.needs_source else None)
 
 
 def _caller(adapter: Adapter, images: Tensor) -> Callable[[], Tensor]:

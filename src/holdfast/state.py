@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import EllipsisType
 from typing import Literal, TypeAlias
 
 import torch
@@ -20,7 +21,7 @@ class Field:
     `initial` makes the starting value. A reset that a policy decides on restores the fields of lifetime
     "episode"; fields of lifetime "stream" last until `Adapter.reset`. A `layered` field is laid out like
     the arena, so a selective reset restores only its deepest part. `shape` is that of the tensor a
-    field may hold that starts as None.
+    field may hold that starts as None; one that ends with `...` leaves the rest open, as (64, ...) does for 64 images.
 
     >>> state = State([Field("count", lambda: 0), Field("mean", lambda: None, shape=(10,))])
     >>> state["count"] += 1
@@ -33,7 +34,7 @@ class Field:
     initial: Callable[[], Value]
     lifetime: Lifetime = "episode"
     layered: bool = False
-    shape: tuple[int, ...] | None = None
+    shape: tuple[int | EllipsisType, ...] | None = None
 
 
 class State(Mapping[str, Value]):
@@ -100,7 +101,7 @@ class State(Mapping[str, Value]):
             shape = tuple(example.shape) if isinstance(example, Tensor) else field.shape
             if shape is None:
                 return "is a tensor where a number is expected"
-            if tuple(value.shape) != shape:
+            if not _fits(tuple(value.shape), shape):
                 return f"has shape {tuple(value.shape)}, expected {shape}"
             if isinstance(example, Tensor) and value.dtype != example.dtype:
                 return f"has type {value.dtype}, expected {example.dtype}"
@@ -114,3 +115,9 @@ class State(Mapping[str, Value]):
         if example is not None and type(value) is not type(example):
             return f"is {value!r}, expected a {type(example).__name__}"
         return None
+
+
+def _fits(found: tuple[int, ...], expected: tuple[int | EllipsisType, ...]) -> bool:
+    if expected and expected[-1] is ...:
+        return found[: len(expected) - 1] == expected[:-1]
+    return found == expected

@@ -28,6 +28,8 @@ class Step:
     constants: Mapping[str, Tensor]
     """What `Method.prepare` computed from source data."""
     seed: int
+    optimizer: torch.optim.Optimizer | None = None
+    """What makes the update, over the arena's one parameter."""
     objective: Objective | None = None
     """What the method made of the batch; set once its gradient is there."""
     _source_logits: dict[bool, Tensor] = field(default_factory=dict)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -50,12 +50,13 @@ def stream_of(experiment: Experiment) -> streams.Seekable:
 def adapter_of(experiment: Experiment, model: nn.Module, stream: streams.Seekable) -> Adapter:
     """The adapter before the first batch."""
     method = _instance(methods.base.registry, experiment.method)
+    policy = _instance(resets.base.registry, experiment.reset)
     return Adapter(
         model,
         method,
-        reset=_instance(resets.base.registry, experiment.reset),
+        reset=policy,
         optimizer=_optimizer(experiment.optimizer),
-        source=None if method.needs_source is None else _source(experiment, stream),
+        source=_source(experiment, stream) if method.needs_source or policy.needs_source else None,
         seed=experiment.seed,
         window=experiment.window,
     )
@@ -155,7 +156,8 @@ def _optimizer(part: Component | None) -> Callable[[list[nn.Parameter]], torch.o
     return factory
 
 
-def _source(experiment: Experiment, stream: streams.Seekable) -> str | Iterator[Tensor]:
+def _source(experiment: Experiment, stream: streams.Seekable) -> str | list[tuple[Tensor, Tensor]] | list[Tensor]:
+    """A file of `holdfast.prepare`, or clean images: with labels only where they are not those of the stream's own."""
     if experiment.source is None:
         data = getattr(stream, "data", None)
         if data is None:
@@ -163,15 +165,19 @@ def _source(experiment: Experiment, stream: streams.Seekable) -> str | Iterator[
                 f"{experiment.method.name} needs source images, and the stream {experiment.stream.name!r} has no "
                 "clean ones: give source= a folder of images or a file of holdfast.prepare"
             )
-    elif Path(experiment.source).is_file() and Path(experiment.source).suffix == ".safetensors":
+        return [images for images, _ in _clean(data, min(experiment.source_images, len(data)))]
+    if Path(experiment.source).is_file() and Path(experiment.source).suffix == ".safetensors":
         return experiment.source
-    else:
-        data = datasets.open(experiment.source)
+    data = datasets.open(experiment.source)
     return _clean(data, min(experiment.source_images, len(data)))
 
 
-def _clean(data: streams.LabelledImages, images: int, batch: int = 64) -> Iterator[Tensor]:
-    """Clean images spread evenly over the set, which may be sorted by class."""
+def _clean(data: streams.LabelledImages, images: int, batch: int = 64) -> list[tuple[Tensor, Tensor]]:
+    """Clean images with their labels, spread evenly over the set; where that is sorted by class, each batch is too."""
     places = np.linspace(0, len(data) - 1, images).round().astype(np.int64)
-    for first in range(0, images, batch):
-        yield streams.as_tensor(data[places[first : first + batch]].images)
+    count = -(-images // batch)
+    parts = np.split(places, range(batch, images, batch))
+    if count > 1 and bool((np.diff(data.labels[places]) >= 0).all()):
+        parts = [places[first::count] for first in range(count)]
+    chosen = [data[part] for part in parts]
+    return [(streams.as_tensor(one.images), torch.as_tensor(one.labels, dtype=torch.int64)) for one in chosen]

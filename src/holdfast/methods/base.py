@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,6 +13,7 @@ from holdfast.network import Network
 from holdfast.normalization import Statistics, require_affine_names
 from holdfast.registry import Registry
 from holdfast.resets.base import Reset
+from holdfast.source import SourceData
 from holdfast.state import Field, State
 from holdfast.step import Objective, Step
 
@@ -30,6 +31,8 @@ class Method:
     """
 
     name: ClassVar[str] = ""
+    prepared_with: ClassVar[tuple[str, ...]] = ()
+    """The hyperparameters that `prepare` depends on."""
 
     @property
     def needs_source(self) -> str | None:
@@ -52,8 +55,12 @@ class Method:
         """The state that survives a step."""
         return []
 
-    def prepare(self, network: Network, batches: Iterable[Tensor]) -> dict[str, Tensor]:
-        """Compute the method's constants from batches of source images, once, before the stream."""
+    def prepare(self, network: Network, source: SourceData) -> dict[str, Tensor]:
+        """Compute the method's constants from source data, once, before the stream.
+
+        What it calls "start" [len(arena)] is where the adapted parameters begin, and what resets return to; left out,
+        that is the caller's model. It finds its constants in `Step.constants` and `Network.constants`.
+        """
         return {}
 
     def forward(self, network: Network, images: Tensor, state: State) -> Tensor:

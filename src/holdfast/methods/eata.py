@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch.nn import functional
 from holdfast.methods.base import registry
 from holdfast.methods.eta import ETA
 from holdfast.network import Network
+from holdfast.source import SourceData
 from holdfast.state import State
 from holdfast.step import Objective, Step
 from holdfast.validation import require_count, require_number
@@ -24,6 +25,8 @@ class EATA(ETA):
 
     F is the mean over source batches of the squared gradient of the cross-entropy to the model's own labels.
     """
+
+    prepared_with: ClassVar[tuple[str, ...]] = ("source_samples",)
 
     fisher_weight: float = 2000.0
     """2000 on ImageNet, 1 on CIFAR. At 0 no source images are needed, and EATA is ETA."""
@@ -38,10 +41,10 @@ class EATA(ETA):
     def needs_source(self) -> str | None:
         return "source images, unlabelled, in batches of the size of the stream's" if self.fisher_weight > 0 else None
 
-    def prepare(self, network: Network, batches: Iterable[Tensor]) -> dict[str, Tensor]:
+    def prepare(self, network: Network, source: SourceData) -> dict[str, Tensor]:
         arena = network.arena
         fisher, seen, count = torch.zeros_like(arena.values), 0, 0
-        for images in batches:
+        for images in source:
             images = images[: self.source_samples - seen]
             logits = network(images)
             arena.zero_gradients()
@@ -50,7 +53,6 @@ class EATA(ETA):
             seen, count = seen + len(images), count + 1
             if seen >= self.source_samples:
                 break
-        arena.zero_gradients()
         return {"fisher": fisher / count}
 
     def gradient(self, step: Step, state: State) -> Objective:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from torch import Tensor, nn
+
 from holdfast.network import Network
 from holdfast.registry import Registry
+from holdfast.source import SourceData
 from holdfast.state import Field, State
 from holdfast.step import Step
 
@@ -39,10 +42,27 @@ class Reset:
     """Base of all policies. Like a method, a frozen dataclass of hyperparameters that holds no state."""
 
     name: ClassVar[str] = ""
+    prepared_with: ClassVar[tuple[str, ...]] = ()
+    """The hyperparameters that `prepare` depends on."""
+
+    @property
+    def needs_source(self) -> str | None:
+        """What the policy must be given beyond the model, in words; None when nothing."""
+        return None
+
+    def configure(self, model: nn.Module) -> None:
+        """Prepare the private network, after the method did: where a policy must see what happens inside it."""
+
+    def prepare(self, network: Network, source: SourceData) -> dict[str, Tensor]:
+        """Compute the policy's constants from source data, once, before the stream; as `Method.prepare`."""
+        return {}
 
     def fields(self, network: Network, num_classes: int) -> list[Field]:
         """The state that survives a step."""
         return []
+
+    def begin(self, step: Step, state: State) -> None:
+        """Called when the network has just answered the batch, before the method does anything with it."""
 
     def adjust_gradient(self, step: Step, state: State) -> None:
         """Called with the method's gradient in the arena, before the optimiser steps; may add to it."""
