@@ -380,9 +380,21 @@ def test_writing_into_the_bundled_images_changes_them_for_nobody_else() -> None:
     assert again.labels.max() == 9
 
 
-def test_the_data_card_states_the_hash_of_the_bundled_images() -> None:
-    path = Path(holdfast.datasets.__file__).with_name("bundled_cifar10.xz")
+@pytest.mark.parametrize("file", ["bundled_cifar10.xz", "bundled_cifar10_train.xz"])
+def test_the_data_card_states_the_hash_of_the_bundled_images(file: str) -> None:
+    path = Path(holdfast.datasets.__file__).with_name(file)
     assert hashlib.sha256(path.read_bytes()).hexdigest() in CARD.read_text()
+
+
+def test_the_bundled_training_images_are_balanced_and_none_of_the_test_images(subset: ImageSet) -> None:
+    train = holdfast.datasets.open("bundled-train")
+    assert np.bincount(train.labels).tolist() == [200] * 10
+    names = [train.classes[label] for label in train.labels[:5]]
+    assert names == ["frog", "truck", "truck", "deer", "automobile"]  # as the training split is known to start
+    both = np.concatenate([train.images, subset.images]).reshape(5000, -1)
+    assert len(np.unique(both, axis=0)) == 5000
+    with pytest.raises(ValueError, match="split must be"):
+        bundled("valid")
 
 
 def test_an_image_set_refuses_labels_that_do_not_fit() -> None:

@@ -18,6 +18,7 @@ from holdfast.adapter import Adapter
 from holdfast.bench.component import Component
 from holdfast.bench.experiment import Experiment
 from holdfast.errors import UnknownNameError
+from holdfast.preparation import Preparation, prepare
 from holdfast.registry import Registry, imported
 
 T = TypeVar("T")
@@ -156,24 +157,34 @@ def _optimizer(part: Component | None) -> Callable[[list[nn.Parameter]], torch.o
     return factory
 
 
-def _source(experiment: Experiment, stream: streams.Seekable) -> str | list[tuple[Tensor, Tensor]] | list[Tensor]:
-    """A file of `holdfast.prepare`, or clean images: with labels only where they are not those of the stream's own."""
-    if experiment.source is None:
+def _source(experiment: Experiment, stream: streams.Seekable) -> str | Preparation | list[Tensor]:
+    """A file of `holdfast.prepare`, what was made of another set, or clean images of the stream's own: no labels."""
+    source = experiment.source
+    if source is None:
         data = getattr(stream, "data", None)
         if data is None:
             raise ValueError(
                 f"{experiment.method.name} needs source images, and the stream {experiment.stream.name!r} has no "
                 "clean ones: give source= a folder of images or a file of holdfast.prepare"
             )
-        return [images for images, _ in _clean(data, min(experiment.source_images, len(data)))]
-    if Path(experiment.source).is_file() and Path(experiment.source).suffix == ".safetensors":
-        return experiment.source
-    data = datasets.open(experiment.source)
-    return _clean(data, min(experiment.source_images, len(data)))
+        return [images for images, _ in _clean(data, experiment.source_images)]
+    if Path(source).is_file() and Path(source).suffix == ".safetensors":
+        return source
+    parts = (experiment.model, experiment.method, experiment.reset)
+    return _preparation(*map(_text, parts), source, experiment.source_images)
+
+
+@functools.lru_cache(_REMEMBERED)
+def _preparation(model: str, method: str, reset: str, source: str, images: int) -> Preparation:
+    """What a method and a policy take from a data set; one for all the runs of a process that share it."""
+    parts = [Component.parse(json.loads(text)) for text in (method, reset)]
+    chosen, policy = _instance(methods.base.registry, parts[0]), _instance(resets.base.registry, parts[1])
+    return prepare(_model(model), chosen, _clean(datasets.open(source), images), reset=policy)
 
 
 def _clean(data: streams.LabelledImages, images: int, batch: int = 64) -> list[tuple[Tensor, Tensor]]:
-    """Clean images with their labels, spread evenly over the set; where that is sorted by class, each batch is too."""
+    """At most so many clean images with their labels, spread evenly over the set; each batch, where it is sorted."""
+    images = min(images, len(data))
     places = np.linspace(0, len(data) - 1, images).round().astype(np.int64)
     count = -(-images // batch)
     parts = np.split(places, range(batch, images, batch))

@@ -8,24 +8,28 @@ from importlib import resources
 from holdfast.datasets.cifar10 import CLASSES
 from holdfast.datasets.imageset import ImageSet, Labels, Pixels
 from holdfast.datasets.packing import unpack
+from holdfast.validation import require_choice
 
-FILE = "bundled_cifar10.xz"
+FILES = {"test": "bundled_cifar10.xz", "train": "bundled_cifar10_train.xz"}
+PER_CLASS = {"test": 300, "train": 200}
 
 
-def bundled() -> ImageSet:
-    """The first 300 images of each class of the CIFAR-10 test split, in their order there.
+def bundled(split: str = "test") -> ImageSet:
+    """The first images of each class of a split of CIFAR-10, in their order there: 300 of "test", 200 of "train".
 
-    `origins` are their positions in the test split. Nothing was ever trained on them. Each caller gets arrays of its
-    own; only the first call of a process has to unpack them.
+    `origins` are their positions in the split. Nothing was ever trained on those of the test split; those of the
+    training split are source data for methods that need some. Each caller gets arrays of its own; only the first
+    call of a process has to unpack them.
 
     >>> images, labels = bundled()
-    >>> images.shape, labels.shape
-    ((3000, 32, 32, 3), (3000,))
+    >>> images.shape, labels.shape, len(bundled("train"))
+    ((3000, 32, 32, 3), (3000,), 2000)
     """
-    images, labels, origins = _unpacked()
+    require_choice("split", split, FILES)
+    images, labels, origins = _unpacked(FILES[split])
     return ImageSet(images.copy(), labels.copy(), CLASSES, origins.copy())
 
 
 @functools.cache
-def _unpacked() -> tuple[Pixels, Labels, Labels]:
-    return unpack(resources.files("holdfast.datasets").joinpath(FILE).read_bytes())
+def _unpacked(file: str) -> tuple[Pixels, Labels, Labels]:
+    return unpack(resources.files("holdfast.datasets").joinpath(file).read_bytes())

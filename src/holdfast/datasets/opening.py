@@ -15,13 +15,13 @@ from holdfast.datasets.folder import ImageFolder, folder
 from holdfast.datasets.imageset import ImageSet
 
 _KINDS = (
-    '"bundled", a folder of class folders with image files, a folder of CIFAR-10, or a file .npz with the arrays '
-    "images (uint8 [N, H, W, 3]) and labels [N]"
+    '"bundled", "bundled-train", a folder of class folders with image files, a folder of CIFAR-10, or a file .npz '
+    "with the arrays images (uint8 [N, H, W, 3]) and labels [N]"
 )
 
 
 def open_images(spec: str | os.PathLike[str], *, resize: int | None = 256, crop: int = 224) -> ImageSet | ImageFolder:
-    """The images that `spec` names: "bundled", a folder of classes, a folder of CIFAR-10, or a file .npz.
+    """The images that `spec` names: "bundled", "bundled-train", a folder of classes or of CIFAR-10, or a file .npz.
 
     `resize` and `crop` are for image files (see `folder`), which are read when they are asked for. Of CIFAR-10 it is
     the test split.
@@ -33,8 +33,8 @@ def open_images(spec: str | os.PathLike[str], *, resize: int | None = 256, crop:
     ...
     holdfast.datasets.errors.DatasetError: no images at 'nowhere': there is no such file or folder; expected ...
     """
-    if spec == "bundled":
-        return bundled()
+    if spec in ("bundled", "bundled-train"):
+        return bundled("test" if spec == "bundled" else "train")
     path = Path(spec)
     if path.is_dir():
         return cifar10(path) if is_cifar10(path) else folder(path, resize=resize, crop=crop, verify=False)
