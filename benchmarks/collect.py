@@ -19,7 +19,7 @@ def main(folder: str) -> None:
     """Print a line per finished run."""
     writer = csv.writer(sys.stdout, lineterminator="\n")
     tenths = [f"tenth {part + 1}" for part in range(PARTS)]
-    writer.writerow(["stream", "contestant", "seed", "batches", "accuracy", "last quarter", "resets", *tenths])
+    writer.writerow(["model", "stream", "contestant", "seed", "batches", "accuracy", "last quarter", "resets", *tenths])
     for run in bench.find(folder):
         if not run.complete:
             continue
@@ -31,7 +31,8 @@ def main(folder: str) -> None:
         percent = [f"{100 * share:.2f}" for share in (run.accuracy, *shares)]
         resets = int((run.steps["reset_fraction"] > 0).sum())
         one = run.experiment
-        writer.writerow([one.stream.spelled, one.label, one.seed, run.batches, *percent[:2], resets, *percent[2:]])
+        who = [one.model.spelled, one.stream.spelled, one.label, one.seed]
+        writer.writerow([*who, run.batches, *percent[:2], resets, *percent[2:]])
 
 
 if __name__ == "__main__":
