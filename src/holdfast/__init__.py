@@ -12,6 +12,8 @@ except PackageNotFoundError:  # a source tree that was never installed
 from holdfast import methods, resets
 from holdfast.adapter import Adapter
 from holdfast.errors import FolderError, HoldfastError, NonFiniteError, SnapshotError, UnknownNameError
+from holdfast.fleet import Fleet
+from holdfast.methods.reservoir import Reservoir
 from holdfast.preparation import Preparation, prepare
 from holdfast.record import Callback, History, JsonLines, StepRecord
 
@@ -48,12 +50,14 @@ def __getattr__(name: str) -> ModuleType:
 __all__ = [
     "Adapter",
     "Callback",
+    "Fleet",
     "FolderError",
     "History",
     "HoldfastError",
     "JsonLines",
     "NonFiniteError",
     "Preparation",
+    "Reservoir",
     "SnapshotError",
     "StepRecord",
     "UnknownNameError",

@@ -33,6 +33,32 @@ _KIND = "adapter"
 _log = logging.getLogger("holdfast")
 
 
+@dataclasses.dataclass
+class Session:
+    """Everything of an adapter that belongs to one stream, in memory."""
+
+    values: Tensor
+    """Of the adapted parameters."""
+    moments: dict[str, Any]
+    """The optimiser's."""
+    group: dict[str, Any]
+    """The optimiser's settings."""
+    states: dict[str, State]
+    num_classes: int | None
+    step: int
+    seed: int
+    last: StepRecord | None
+    nonfinite: int
+    recent: Tensor | None
+    fresh: int
+
+    def numbers(self) -> int:
+        """How many numbers it holds."""
+        tensors = [self.values, *self.moments.values(), *([] if self.recent is None else [self.recent])]
+        tensors += [value for state in self.states.values() for value in state.values()]
+        return sum(tensor.numel() for tensor in tensors if isinstance(tensor, Tensor))
+
+
 class Adapter:
     """A trained classifier that adapts to the unlabelled batches it is given; `holdfast.adapt` is its other name.
 
@@ -87,7 +113,8 @@ class Adapter:
         if objective is not None:
             self.method = _with_objective(self.method, objective)
         self.network = configured(model, self.method, self.policy)
-        self.constants = self.network.constants = constants_for(self.network, self.method, self.policy, source).tensors
+        self.preparation = constants_for(self.network, self.method, self.policy, source)
+        self.constants = self.network.constants = self.preparation.tensors
         if START in self.constants:
             self.network.arena.begin_at(self.constants[START])
         self.optimizer = self._make_optimizer(optimizer)
@@ -190,7 +217,9 @@ class Adapter:
 
     def _adapt(self, images: Tensor) -> tuple[Tensor, StepRecord]:
         arena = self.network.arena
-        with torch.set_grad_enabled(len(arena) > 0):
+        with torch.set_grad_enabled(len(arena) > 0), contextlib.ExitStack() as watch:
+            for policy in self._policies.values():
+                watch.enter_context(policy.watching(self.network))
             logits = self._forward(images)
         if not _all_finite(logits):
             return self._refuse("non-finite logits", images)
@@ -345,6 +374,43 @@ class Adapter:
             images = images.to(self.network.dtype)
         return images.clone() if images.is_inference() else images.detach()
 
+    # -- one adapter, several streams -------------------------------------------------------------------------
+
+    def leave(self) -> Session:
+        """Take everything out that belongs to the stream seen so far; the adapter is then as new.
+
+        `enter` puts it back, into this adapter or one made alike, and goes on bit for bit; see `holdfast.Fleet`.
+        """
+        group = {k: v for k, v in self.optimizer.param_groups[0].items() if k != "params"}
+        moments = dict(self.optimizer.state.get(self.network.arena.parameter, {}))
+        session = Session(
+            self.network.arena.values.clone(),
+            moments,
+            group,
+            self._states,
+            self._num_classes,
+            self.step,
+            self.seed,
+            self.last,
+            self._nonfinite,
+            self._recent,
+            self._fresh,
+        )
+        self.reset()
+        return session
+
+    def enter(self, session: Session) -> None:
+        """Go on with the stream of `session`, which is then this adapter's own: leave it again before using it."""
+        self.network.arena.assign(session.values)
+        self.network.arena.zero_gradients()
+        self.optimizer.state.clear()
+        if session.moments:
+            self.optimizer.state[self.network.arena.parameter] = session.moments
+        self.optimizer.param_groups[0].update(session.group)
+        self._states, self._num_classes = session.states, session.num_classes
+        self.step, self.seed, self.last = session.step, session.seed, session.last
+        self._nonfinite, self._recent, self._fresh = session.nonfinite, session.recent, session.fresh
+
     # -- resetting, saving, loading ---------------------------------------------------------------------------
 
     def reset(self) -> None:
@@ -355,8 +421,11 @@ class Adapter:
         self.optimizer.param_groups[0].update(self._initial_group)
         self._start()
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write everything that `load` needs to continue bit for bit; the file is replaced whole or not at all."""
+    def save(self, path: str | os.PathLike[str], *, durable: bool = True) -> None:
+        """Write everything that `load` needs to continue bit for bit; the file is replaced whole or not at all.
+
+        `durable=False` does not wait for the disk: a power failure may lose the file, a killed process does not.
+        """
         tensors = {"arena": self.network.arena.values}
         numbers: dict[str, dict[str, Value]] = {}
         for owner, state in self._states.items():
@@ -377,7 +446,7 @@ class Adapter:
             "optimizer": settings,
             "state": numbers,
         }
-        snapshot.write(path, _KIND, tensors, content)
+        snapshot.write(path, _KIND, tensors, content, durable=durable)
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Continue from a file that `save` wrote. It is checked whole first: on an error nothing has changed."""

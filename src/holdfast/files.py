@@ -17,14 +17,17 @@ LOCK = ".lock"
 """The file in a folder of results that `locked` is used on."""
 
 
-def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write `data` so that after a crash at any moment the old file or the new one is there, whole."""
-    with written_atomically(path) as file:
+def write_atomically(path: str | os.PathLike[str], data: bytes, *, durable: bool = True) -> None:
+    """Write `data` so that after a crash at any moment the old file or the new one is there, whole.
+
+    Without `durable` that holds for a crash of the process, not for one of the machine.
+    """
+    with written_atomically(path, durable=durable) as file:
         file.write(data)
 
 
 @contextlib.contextmanager
-def written_atomically(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+def written_atomically(path: str | os.PathLike[str], *, durable: bool = True) -> Iterator[IO[bytes]]:
     """A file to write to, which takes the place of `path` at the end, whole; after an exception nothing has changed."""
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
@@ -32,13 +35,14 @@ def written_atomically(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
         with open(temporary, "xb") as file:
             yield file
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         temporary.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise
-    if os.name == "posix":
+    if durable and os.name == "posix":
         folder = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)

@@ -21,12 +21,19 @@ VERSION = 1
 _KEY = "holdfast"
 
 
-def write(path: str | os.PathLike[str], kind: str, tensors: Mapping[str, Tensor], content: Mapping[str, Any]) -> None:
+def write(
+    path: str | os.PathLike[str],
+    kind: str,
+    tensors: Mapping[str, Tensor],
+    content: Mapping[str, Any],
+    *,
+    durable: bool = True,
+) -> None:
     """Write a snapshot atomically: after a crash at any moment the old file or the new one is there, whole."""
     stored = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     text = json.dumps(dict(content), sort_keys=True, allow_nan=False)
     header = {"kind": kind, "version": VERSION, "content": text, "digest": _digest(kind, VERSION, stored, text)}
-    write_atomically(path, safetensors.torch.save(stored, metadata={_KEY: json.dumps(header)}))
+    write_atomically(path, safetensors.torch.save(stored, metadata={_KEY: json.dumps(header)}), durable=durable)
 
 
 def read(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
