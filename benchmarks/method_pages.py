@@ -112,8 +112,8 @@ def section(page: str, results: Results) -> str:
     lines = [
         f"![Accuracy along the stream](../images/methods/{page}.svg)",
         "",
-        f"Accuracy on [`ccc-mini`](../ccc.md), {model}, {any_one.batches:,} batches of 16, in %; in brackets that of the last",
-        "quarter, then the resets. [All methods, and how they were run](../methods.md).",
+        f"Accuracy on [`ccc-mini`](../ccc.md), {model}, {any_one.batches:,} batches of 16, in %; in brackets that of",
+        "the last quarter, then the resets. [All methods, and how they were run](../methods.md).",
         "",
         *table(chosen, model, results, resets=True),
     ]

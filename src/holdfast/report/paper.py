@@ -141,12 +141,12 @@ def find(text: str) -> Sheet:
 
 
 def plain(name: str) -> str:
-    """A method's name as it is compared: small letters, no blanks.
+    """A method's name as it is compared: small letters, no blanks, no hyphens.
 
-    >>> plain("ETA + ASR")
-    'eta+asr'
+    >>> plain("ETA + ASR"), plain("C-MAE")
+    ('eta+asr', 'cmae')
     """
-    return "".join(name.lower().split())
+    return "".join(name.lower().replace("-", "").split())
 
 
 def _headline(found: PaperTable, row: Published) -> str:

@@ -149,10 +149,18 @@ def contestant(experiment: Experiment) -> str | None:
 
     >>> contestant(Experiment("drift", "eta", reset="periodic:every=500"))
     'eta+rdumb'
+    >>> contestant(Experiment("drift", {"name": "reservoir", "base": "roid"}))
+    'roid+reservoirtta'
     """
-    reset = RESETS.get(experiment.reset.name)
-    objective = experiment.method.options.get("objective")
-    return None if reset is None else experiment.method.name + (f"+{objective}" if objective else "") + reset
+    reset, options = RESETS.get(experiment.reset.name), experiment.method.options
+    if reset is None:
+        return None
+    name = experiment.method.name
+    if name == "reservoir":
+        name = f"{Component.parse(options.get('base', 'eta')).name}+reservoirtta"
+    elif options.get("preset") == "source_free" or options.get("source_weight") == 0:
+        name += "+sourcefree"
+    return name + ("+come" if options.get("objective") == "come" else "") + reset
 
 
 def _at(place: Place | None, experiment: Experiment) -> Cell | None:
