@@ -28,7 +28,7 @@ def test_the_command_is_installed():
 
 def test_list_prints_names(capsys):
     assert cli.main(["list", "resets"]) == 0
-    assert capsys.readouterr().out.split() == ["asr", "confidence", "never", "periodic"]
+    assert capsys.readouterr().out.split() == ["asr", "confidence", "distribution", "never", "periodic"]
     assert cli.main(["list"]) == 0
     out = capsys.readouterr().out
     assert {"methods\troid", "streams\tdrift", "models\tbundled-resnet"} <= set(out.splitlines())

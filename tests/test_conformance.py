@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 
 import pytest
 import torch
@@ -16,12 +17,25 @@ POLICIES = {
     "periodic": resets.Periodic(every=2),
     "confidence": resets.Confidence(threshold=2.2, margin=1.0),  # fires often on ten classes
     "asr": resets.ASR(alpha0=0.97, lambda_r=1.0),
+    "distribution": resets.Distribution(threshold=0.9, short=1, long=2),
 }
 OPTIMIZER = functools.partial(torch.optim.SGD, lr=0.05, momentum=0.9)
+TRANSFORMERS_ONLY = ("cmae", "rem")
+
+
+QUICK = {
+    "memo": {"views": 2},
+    "cmae": {"uncertainty_views": 2},
+    "vida": {"views_compared": 2},
+    "rotta": {"every": 16},
+    "reservoir": {"models": 3, "quantile": 0.0, "source_styles": 50},
+}
+"""Settings of methods that take long by themselves, or would do little in a few steps."""
+WHOLE = "HOLDFAST_WHOLE_MATRIX" in os.environ
 
 
 def chosen_method(name: str) -> methods.Method:
-    return methods.MEMO(views=2) if name == "memo" else methods.base.registry.get(name)()
+    return methods.base.registry.get(name)(**QUICK.get(name, {}))
 
 
 def source() -> tuple[torch.Tensor, torch.Tensor]:
@@ -46,13 +60,24 @@ def test_every_policy_is_in_the_matrix():
     assert sorted(POLICIES) == holdfast.list_resets()
 
 
-@pytest.mark.parametrize("norm", ["batch", "layer", "group"])
+def networks_for(method: str, policy: str) -> list[str]:
+    """All of them with `make matrix`; in every test run each method with each policy, and each network with two."""
+    if method in TRANSFORMERS_ONLY:
+        return ["attention"]
+    if WHOLE:
+        return ["batch", "layer", "group", "attention"]
+    return {"asr": ["batch", "layer", "group", "attention"], "periodic": ["batch", "layer", "group"]}.get(
+        policy, ["batch"]
+    )
+
+
 @pytest.mark.parametrize(
-    ("method", "policy"),
+    ("method", "policy", "norm"),
     [
-        (method, policy)
+        (method, policy, norm)
         for method in holdfast.list_methods()
         for policy in sorted(POLICIES)
+        for norm in networks_for(method, policy)
         if method != "memo" or policy in ("never", "asr")  # slow, and it has nothing that a policy could reset
     ],
 )
@@ -67,4 +92,12 @@ def test_the_callers_model_is_untouched(method: str):
         chosen = chosen_method(method)
         return holdfast.adapt(model, chosen, reset="asr", source=source() if chosen.needs_source else None)
 
-    check_adapter(factory, checks=["leaves the caller's model alone"])
+    norm = "attention" if method in TRANSFORMERS_ONLY else "batch"
+    check_adapter(factory, checks=["leaves the caller's model alone"], norm=norm)
+
+
+@pytest.mark.parametrize("norm", ["batch", "layer", "group"])
+@pytest.mark.parametrize("method", TRANSFORMERS_ONLY)
+def test_methods_of_vision_transformers_refuse_other_networks(method: str, norm: str):
+    with pytest.raises(ValueError, match=r"tokens of a vision transformer, and .* has none of a known layout"):
+        make(method, "never", norm)

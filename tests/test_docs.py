@@ -31,13 +31,16 @@ def test_the_readme_runs_as_written(tmp_path, monkeypatch):
     assert (tmp_path / "state.safetensors").exists()
 
 
-@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "methods").glob("*.md")), ids=lambda page: page.stem)
+PAGES = [ROOT / "docs" / "methods.md", *sorted((ROOT / "docs" / "methods").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_page_of_a_method_runs_as_written(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
     images = torch.rand(16, 3, 16, 16)
-    names = {"model": small_network(), "images": images, "source_images": torch.rand(32, 3, 16, 16)}
-    names["source_labels"] = torch.arange(32) % 10
+    names = {"model": small_network(), "vit": small_network("attention"), "images": images}
+    names |= {"source_images": torch.rand(32, 3, 16, 16), "source_labels": torch.arange(32) % 10}
     examples = blocks(str(page.relative_to(ROOT)))
     assert examples
     for block in examples:

@@ -19,7 +19,7 @@ def test_names_are_listed_and_filtered():
         holdfast.list_methods()
     )
     assert holdfast.list_methods("e*ta") == ["eata", "eta"]
-    assert holdfast.list_resets() == ["asr", "confidence", "never", "periodic"]
+    assert holdfast.list_resets() == ["asr", "confidence", "distribution", "never", "periodic"]
 
 
 def test_names_ignore_case_and_know_aliases():

@@ -78,6 +78,11 @@ def test_a_generator_serves_one_pass_and_is_told_apart_from_a_loader():
     assert holdfast.prepare(small_network(), Moved(), [IMAGES]).tensors
 
 
+def test_two_batches_of_images_are_not_a_batch_with_labels():
+    data = SourceData(Network(small_network()), [IMAGES[:20], IMAGES[20:]], "Moved")
+    assert torch.equal(torch.cat(list(data)), IMAGES)
+
+
 def test_images_and_labels_must_be_as_many():
     with pytest.raises(ValueError, match="40 images but 39 labels"):
         holdfast.prepare(small_network(), Moved(), (IMAGES, LABELS[1:]))

@@ -76,6 +76,11 @@ class HeldStatistics:
                 return module.held
         return HeldStatistics(torch.zeros(0))
 
+    @property
+    def after(self) -> Tensor:
+        """What the rule of the latest `moving` made, without a graph."""
+        return self._after
+
     @contextmanager
     def using(self, statistics: Tensor) -> Iterator[None]:
         """Within the block the layers normalise with `statistics`."""
@@ -127,11 +132,20 @@ class _HeldNorm(nn.Module):
         return torch.addcmul(shift.view(shape), inputs, scale.view(shape))
 
 
+def is_held(module: nn.Module) -> bool:
+    """Whether a module is a layer that `HeldStatistics` put in the place of a BatchNorm."""
+    return isinstance(module, _HeldNorm)
+
+
 def exponential(momentum: float) -> Rule:
     """mean <- (1 - momentum) mean + momentum mean of the batch, and so the variance (biased); gradients reach both."""
 
     def rule(inputs: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-        batch_variance, batch_mean = torch.var_mean(inputs, [0, *range(2, inputs.dim())], correction=0)
+        places = [0, *range(2, inputs.dim())]
+        batch_mean = inputs.mean(places, keepdim=True)
+        batch_variance = (inputs - batch_mean).square().mean(places)  # torch.var_mean takes far longer on a CPU
+        batch_mean = batch_mean.flatten()
+        batch_mean, batch_variance = batch_mean.to(mean), batch_variance.to(variance)  # of half precision in autocast
         return torch.lerp(mean, batch_mean, momentum), torch.lerp(variance, batch_variance, momentum)
 
     return rule

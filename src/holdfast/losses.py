@@ -35,6 +35,17 @@ def opinion_entropy(logits: Tensor) -> Tensor:
     return entropy(torch.cat([held, unclaimed], dim=1))
 
 
+def marginal_entropy(logits: Tensor) -> Tensor:
+    """Entropy of the mean of the softmax of the rows, a scalar.
+
+    >>> sure_but_opposed = torch.tensor([[9.0, -9.0], [-9.0, 9.0]])
+    >>> round(marginal_entropy(sure_but_opposed).item(), 3), round(math.log(2), 3)
+    (0.693, 0.693)
+    """
+    mean = logits.log_softmax(1).logsumexp(0) - math.log(len(logits))
+    return -(mean.exp() * mean).sum()
+
+
 OBJECTIVES: dict[str, Callable[[Tensor], Tensor]] = {"entropy": entropy, "come": opinion_entropy}
 """What methods minimise and select by, by the name of their field `objective`."""
 

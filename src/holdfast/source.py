@@ -28,7 +28,7 @@ class SourceData:
 
     def __init__(self, network: Network, given: Iterable[Any] | Tensor, reader: str) -> None:
         self._network, self._reader = network, reader
-        pair = isinstance(given, (tuple, list)) and len(given) == 2 and all(_is_batch(part) for part in given)
+        pair = isinstance(given, (tuple, list)) and len(given) == 2 and _are_labels(given[1])
         self._given = given
         if isinstance(given, Tensor):
             self._given = torch.split(given, _BATCH)
@@ -92,14 +92,15 @@ class SourceData:
 
     def _checked(self, labels: Any, images: Tensor) -> Tensor | None:
         """The labels on the network's device, or None where they are no labels."""
-        if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.shape != images.shape[:1]:
+        if not _are_labels(labels) or len(labels) != len(images):
             return None
-        return labels.to(device=self._network.device, dtype=torch.int64)
+        moved: Tensor = labels.to(device=self._network.device, dtype=torch.int64)
+        return moved
 
 
 def _is_pair(item: Any) -> bool:
     return isinstance(item, (tuple, list)) and len(item) > 0
 
 
-def _is_batch(part: Any) -> bool:
-    return isinstance(part, Tensor) and part.dim() > 0
+def _are_labels(part: Any) -> bool:
+    return isinstance(part, Tensor) and part.dim() == 1 and not part.is_floating_point()

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from holdfast import losses, methods, resets
 from holdfast.adapter import Adapter
 from holdfast.methods.base import Method
+from holdfast.models.vit import SmallViT
 from holdfast.network import Network
 from holdfast.step import Step
 
@@ -73,10 +74,37 @@ class _Bottleneck(nn.Module):
         return torch.relu(self.body(images) + self.shortcut(images))
 
 
-SHAPES = {
+@dataclass(frozen=True)
+class TransformerShape:
+    """A small vision transformer to measure on, and its input."""
+
+    batch: int
+    side: int = 32
+    """Height and width of the images; it takes no others."""
+
+    def network(self) -> nn.Module:
+        """The network with random weights."""
+        torch.manual_seed(0)
+        return SmallViT(num_classes=CLASSES)
+
+    def images(self) -> Tensor:
+        """One batch."""
+        return torch.rand(self.batch, 3, self.side, self.side, generator=torch.Generator().manual_seed(0))
+
+
+SHAPES: dict[str, Shape | TransformerShape] = {
+    "vit-32px": TransformerShape(batch=64),
     "resnet26-32px": Shape(blocks=(2, 2, 2, 2), width=32, side=32, batch=64, large_stem=False),
     "resnet50-224px": Shape(blocks=(3, 4, 6, 3), width=64, side=224, batch=8, large_stem=True),
 }
+
+
+TRANSFORMERS_ONLY = ("cmae", "rem")
+
+
+def methods_for(shape: Shape | TransformerShape) -> list[str]:
+    """The methods that run on a network."""
+    return [name for name in methods_measured() if isinstance(shape, TransformerShape) or name not in TRANSFORMERS_ONLY]
 
 
 def methods_measured() -> dict[str, Method]:
@@ -92,6 +120,8 @@ def methods_measured() -> dict[str, Method]:
             method = methods.DeYO(entropy_margin=1.1, shape_margin=-1.0)
         elif isinstance(method, methods.MEMO):
             method = methods.MEMO(views=16)
+        elif isinstance(method, methods.RoTTA):
+            method = methods.RoTTA(every=2)
         chosen[name] = method
     return chosen
 
@@ -115,7 +145,10 @@ class Row:
 
 
 def measure(
-    shape: Shape, names: Sequence[str], rounds: int = 7, progress: Callable[[str], None] = lambda message: None
+    shape: Shape | TransformerShape,
+    names: Sequence[str],
+    rounds: int = 7,
+    progress: Callable[[str], None] = lambda message: None,
 ) -> tuple[list[Row], float | None]:
     """Rows for `names`, each plain and with ASR, and ASR's own bookkeeping relative to the ETA step (None without ETA).
 
@@ -162,7 +195,7 @@ def measure(
     return rows, _bookkeeping(adapters["eta+asr"], images, rounds) / median["eta"] if "eta" in names else None
 
 
-def _adapter(shape: Shape, model: nn.Module, method: Method, reset: resets.Reset | None) -> Adapter:
+def _adapter(shape: Shape | TransformerShape, model: nn.Module, method: Method, reset: resets.Reset | None) -> Adapter:
     images = shape.images()
     labels = torch.arange(len(images)) % CLASSES
     return Adapter(model, method, reset=reset, source=(images, labels) if method.needs_source else None)
@@ -187,12 +220,12 @@ def _bookkeeping(adapter: Adapter, images: Tensor, rounds: int) -> float:
     return statistics.median(seconds)
 
 
-def _memory_in_a_new_process(shape: Shape, name: str) -> tuple[float, float]:
+def _memory_in_a_new_process(shape: Shape | TransformerShape, name: str) -> tuple[float, float]:
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(_memory, (shape, name))
 
 
-def _memory(shape: Shape, name: str) -> tuple[float, float]:
+def _memory(shape: Shape | TransformerShape, name: str) -> tuple[float, float]:
     torch.set_num_threads(1)
     model = shape.network()
     method = methods_measured()[name.removesuffix("+asr")]

@@ -17,15 +17,20 @@ from holdfast.adapter import Adapter
 from holdfast.errors import SnapshotError
 
 Factory = Callable[..., Adapter]
+Kind = Literal["batch", "layer", "group", "attention"]
 _STEPS = 6
 
 
-def small_network(norm: Literal["batch", "layer", "group"] = "batch", classes: int = 10) -> nn.Module:
+def small_network(norm: Kind = "batch", classes: int = 10) -> nn.Module:
     """A tiny classifier of images [batch, 3, height, width] with one kind of normalisation.
+
+    "attention" is a vision transformer, with LayerNorm, for images whose sides are multiples of 8.
 
     >>> small_network("group")(torch.rand(4, 3, 8, 8)).shape
     torch.Size([4, 10])
     """
+    if norm == "attention":
+        return _SmallTransformer(classes)
     if norm == "layer":
         return _TokenNet(classes)
     layers: list[nn.Module] = []
@@ -53,10 +58,71 @@ class _TokenNet(nn.Module):
         return logits
 
 
-def check_adapter(factory: Factory, *, images: Tensor | None = None, checks: Sequence[str] | None = None) -> list[str]:
+class _PatchEmbedding(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.proj = nn.Conv2d(3, width, 8, stride=8)
+
+    def forward(self, images: Tensor) -> Tensor:
+        embeddings: Tensor = self.proj(images)
+        return embeddings
+
+
+class _Attention(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.num_heads = heads
+        self.qkv = nn.Linear(width, 3 * width)
+        self.proj = nn.Linear(width, width)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        query, key, value = self.qkv(tokens).unflatten(2, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        heads = nn.functional.scaled_dot_product_attention(query, key, value)
+        mixed: Tensor = self.proj(heads.transpose(1, 2).flatten(2))
+        return mixed
+
+
+class _Block(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(width)
+        self.attn = _Attention(width, heads)
+        self.norm2 = nn.LayerNorm(width)
+        self.mlp = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        tokens = tokens + self.attn(self.norm1(tokens))
+        mixed: Tensor = tokens + self.mlp(self.norm2(tokens))
+        return mixed
+
+
+class _SmallTransformer(nn.Module):
+    """A vision transformer with a class token, its parts named as in timm."""
+
+    def __init__(self, classes: int, width: int = 16, heads: int = 2, depth: int = 3) -> None:
+        super().__init__()
+        self.patch_embed = _PatchEmbedding(width)
+        self.cls_token = nn.Parameter(0.1 * torch.randn(1, 1, width))
+        self.pos_embed = nn.Parameter(0.1 * torch.randn(1, width, 4, 4))
+        self.blocks = nn.Sequential(*(_Block(width, heads) for _ in range(depth)))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        embeddings = self.patch_embed(images)
+        position = nn.functional.interpolate(self.pos_embed, embeddings.shape[2:], mode="bilinear")
+        patches = (embeddings + position).flatten(2).mT
+        tokens = torch.cat([self.cls_token.expand(len(patches), -1, -1), patches], dim=1)
+        logits: Tensor = self.head(self.norm(self.blocks(tokens))[:, 0])
+        return logits
+
+
+def check_adapter(
+    factory: Factory, *, images: Tensor | None = None, checks: Sequence[str] | None = None, norm: Kind = "batch"
+) -> list[str]:
     """Run the conformance suite on the adapters that `factory` makes; raise AssertionError at the first broken promise.
 
-    A factory with one argument is given a small BatchNorm network and must adapt it; one without arguments brings
+    A factory with one argument is given `small_network(norm)` and must adapt it; one without arguments brings
     its own network, and `images` [steps, batch, ...] in [0, 1] should then fit it (default: RGB, 32 x 32).
     Returns the names of the checks that passed.
 
@@ -64,7 +130,7 @@ def check_adapter(factory: Factory, *, images: Tensor | None = None, checks: Seq
     >>> len(check_adapter(lambda model: holdfast.adapt(model, "tent"))) == len(CHECKS)
     True
     """
-    suite = _Suite(factory, _stream() if images is None else images)
+    suite = _Suite(factory, _stream() if images is None else images, norm)
     chosen = list(CHECKS) if checks is None else list(checks)
     for name in chosen:
         try:
@@ -77,20 +143,20 @@ def check_adapter(factory: Factory, *, images: Tensor | None = None, checks: Seq
 class _Suite:
     """A factory whose adapters are alike, and a stream for them."""
 
-    def __init__(self, factory: Factory, images: Tensor) -> None:
-        self.images = images
+    def __init__(self, factory: Factory, images: Tensor, norm: Kind) -> None:
+        self.images, self.norm = images, norm
         self._factory = factory
         self.takes_model = bool(inspect.signature(factory).parameters)
 
     def model(self) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            return small_network()
+            return small_network(self.norm)
 
     def adapter(self, model: nn.Module | None = None) -> Adapter:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            return self._factory(model or small_network()) if self.takes_model else self._factory()
+            return self._factory(model or small_network(self.norm)) if self.takes_model else self._factory()
 
     def run(self, adapter: Adapter, start: int = 0, stop: int = _STEPS) -> list[Tensor]:
         return [adapter(self.images[step]) for step in range(start, stop)]

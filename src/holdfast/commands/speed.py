@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> None:
         with console.status(network) as status:
             rows, bookkeeping = speed.measure(
                 shape,
-                options.methods or list(known),
+                options.methods or speed.methods_for(shape),
                 options.rounds,
                 progress=functools.partial(_show, status, network),
             )

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
 
 from holdfast.methods.base import registry
-from holdfast.methods.teacher import MeanTeacher
+from holdfast.methods.teacher import MeanTeacher, drawn
 from holdfast.state import State
 from holdfast.step import Objective, Step
 from holdfast.validation import require_count, require_number
+
+C = TypeVar("C", bound="CoTTA")
 
 
 @registry.register("cotta")
@@ -35,7 +38,7 @@ class CoTTA(MeanTeacher):
         require_count("views_averaged", self.views_averaged)
 
     @classmethod
-    def for_cifar(cls, num_classes: int = 10, **changes: Any) -> CoTTA:
+    def for_cifar(cls: type[C], num_classes: int = 10, **changes: Any) -> C:
         """The published settings for CIFAR-10 and CIFAR-100; the optimiser there is Adam with 1e-3."""
         confidence = 0.92 if num_classes < 50 else 0.72
         return cls(**{"restore": 0.01, "confidence": confidence, "symmetric": False, **changes})
@@ -55,8 +58,11 @@ class CoTTA(MeanTeacher):
     def after_step(self, step: Step, state: State) -> None:
         super().after_step(step, state)
         arena = step.network.arena
-        returning = torch.rand(len(arena), generator=step.generator).to(arena.values.device) < self.restore
-        arena.assign(torch.where(returning, arena.source, arena.values))
+        arena.assign(torch.where(self.returning(step, state), arena.source, arena.values))
+
+    def returning(self, step: Step, state: State) -> Tensor:
+        """Which weights of the student go back to the source after this step [len(arena)], true or false."""
+        return drawn(step.network.arena, self.restore, step.generator)
 
     def passes(self, selected: float) -> tuple[float, float]:
         return 3.0, 1.0  # student, source and teacher; when the source is unsure, `views_averaged` more of the teacher

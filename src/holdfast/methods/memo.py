@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from holdfast import losses
 from holdfast.augmix import AugMix
 from holdfast.methods.base import registry
 from holdfast.methods.source import Source
@@ -69,7 +69,7 @@ class MEMO(Source):
         generator = torch.Generator().manual_seed(zlib.crc32(pixels, self.seed))
         views = AugMix(self.views, self.crop)(image, generator)
         with torch.enable_grad():
-            loss = marginal_entropy(_logits(network, weights, views))
+            loss = losses.marginal_entropy(_logits(network, weights, views))
             gradients = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
         rate = (1.0 + self.momentum) * self.lr
         with torch.no_grad():
@@ -81,17 +81,6 @@ class MEMO(Source):
 
     def passes(self, selected: float) -> tuple[float, float]:
         return self.views + 1.0, float(self.views)
-
-
-def marginal_entropy(logits: Tensor) -> Tensor:
-    """Entropy of the mean of the softmax of the rows, a scalar.
-
-    >>> sure_but_opposed = torch.tensor([[9.0, -9.0], [-9.0, 9.0]])
-    >>> round(marginal_entropy(sure_but_opposed).item(), 3), round(math.log(2), 3)
-    (0.693, 0.693)
-    """
-    mean = logits.log_softmax(1).logsumexp(0) - math.log(len(logits))
-    return -(mean.exp() * mean).sum()
 
 
 def _logits(network: Network, weights: Mapping[str, Tensor], images: Tensor) -> Tensor:

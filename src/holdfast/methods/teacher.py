@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast import losses
+from holdfast.arena import Arena
 from holdfast.augment import ColourAffineBlur, call_augmentation, require_augmentation
 from holdfast.methods.base import Method
 from holdfast.network import Network
@@ -74,3 +75,8 @@ def weight_and_bias_names(model: nn.Module, method: str) -> list[str]:
     if not names:
         raise ValueError(f"{method} adapts the weights and biases of all layers, and this network has none")
     return names
+
+
+def drawn(arena: Arena, chance: float, generator: torch.Generator) -> Tensor:
+    """Which adapted numbers are drawn when each is with probability `chance` [len(arena)], true or false."""
+    return torch.rand(len(arena), generator=generator).to(arena.values.device) < chance

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -60,6 +61,10 @@ class Reset:
     def fields(self, network: Network, num_classes: int) -> list[Field]:
         """The state that survives a step."""
         return []
+
+    def watching(self, network: Network) -> AbstractContextManager[None]:
+        """Around the pass that answers a batch to adapt to, and around no other pass."""
+        return nullcontext()
 
     def begin(self, step: Step, state: State) -> None:
         """Called when the network has just answered the batch, before the method does anything with it."""
