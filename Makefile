@@ -3,13 +3,16 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types check clean
+.PHONY: demo test matrix lint types check clean
 
 demo: $(VENV)/ready
 	$(BIN)/holdfast demo
 
 test: $(VENV)/ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -rs
+
+matrix: $(VENV)/ready
+	HOLDFAST_WHOLE_MATRIX=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests/test_conformance.py
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check .

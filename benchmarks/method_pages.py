@@ -57,6 +57,8 @@ CONTESTANTS: Mapping[str, Sequence[str]] = {
 }
 """What each page shows, by the labels of the contestants."""
 ON_VIT = ("cmae", "rem")
+BATCHES = {"MEMO": 250}
+"""Contestants on shorter streams than the others' 1,000 batches."""
 
 
 @dataclass(frozen=True)
@@ -67,12 +69,10 @@ class Result:
     last_quarter: float
     resets: float
     tenths: tuple[float, ...]
-    batches: int
-    seeds: int
 
 
-Results = Mapping[tuple[str, str, str], Result]
-"""By network, level and label."""
+Results = Mapping[tuple[str, int, str, str], Result]
+"""By network, batches, level and label."""
 
 
 def read(path: Path = RESULTS) -> Results:
@@ -81,7 +81,7 @@ def read(path: Path = RESULTS) -> Results:
     with path.open() as file:
         for row in csv.DictReader(file):
             level = next(level for level in LEVELS if level in row["stream"])
-            rows[row["model"], level, row["contestant"]].append(row)
+            rows[row["model"], int(row["batches"]), level, row["contestant"]].append(row)
     return {key: _mean(group) for key, group in rows.items()}
 
 
@@ -90,8 +90,12 @@ def _mean(rows: list[dict[str, str]]) -> Result:
         return statistics.fmean(float(row[name]) for row in rows)
 
     tenths = tuple(mean(f"tenth {part + 1}") for part in range(10))
-    resets = mean("resets")
-    return Result(mean("accuracy"), mean("last quarter"), resets, tenths, int(rows[0]["batches"]), len(rows))
+    return Result(mean("accuracy"), mean("last quarter"), mean("resets"), tenths)
+
+
+def batches_of(labels: Sequence[str]) -> int:
+    """The length of the streams that contestants share."""
+    return BATCHES.get(labels[-1], 1000)
 
 
 def network(page: str) -> str:
@@ -108,11 +112,11 @@ def contestants(page: str) -> list[str]:
 def section(page: str, results: Results) -> str:
     """The part of a page about the benchmark."""
     chosen, model = contestants(page), network(page)
-    any_one = results[model, "easy", chosen[-1]]
+    batches = batches_of(chosen)
     lines = [
         f"![Accuracy along the stream](../images/methods/{page}.svg)",
         "",
-        f"Accuracy on [`ccc-mini`](../ccc.md), {model}, {any_one.batches:,} batches of 16, in %; in brackets that of",
+        f"Accuracy on [`ccc-mini`](../ccc.md), {model}, {batches:,} batches of 16, in %; in brackets that of",
         "the last quarter, then the resets. [All methods, and how they were run](../methods.md).",
         "",
         *table(chosen, model, results, resets=True),
@@ -125,15 +129,17 @@ def table(chosen: Sequence[str], model: str, results: Results, *, resets: bool =
     yield f"| contestant | Easy | Medium | Hard | mean |{' resets |' if resets else ''}"
     yield f"| --- | ---: | ---: | ---: | ---: |{' ---: |' if resets else ''}"
     for label in chosen:
-        found = [results[model, level, label] for level in LEVELS]
-        source = [results[model, level, "Source"] for level in LEVELS]
+        batches = batches_of(chosen if resets else [label])
+        found = [results[model, batches, level, label] for level in LEVELS]
+        source = [results[model, batches, level, "Source"] for level in LEVELS]
         cells = [
             f"{one.accuracy:.1f} ({one.last_quarter:.1f}){'†' if one.accuracy < own.accuracy else ''}"
             for one, own in zip(found, source, strict=True)
         ]
         mean = statistics.fmean(one.accuracy for one in found)
         numbers = f" {statistics.fmean(one.resets for one in found):.0f} |" if resets else ""
-        yield f"| {label} | {' | '.join(cells)} | {mean:.1f} |{numbers}"
+        note = "" if resets or batches == 1000 else f" ({batches} batches)"
+        yield f"| {label}{note} | {' | '.join(cells)} | {mean:.1f} |{numbers}"
 
 
 def figure(page: str, results: Results) -> str:
@@ -170,7 +176,7 @@ def _panel(axes: Axes, level: str, column: int, strokes: Mapping[str, str], mode
         if column == 0:
             marks.append(element("text", f"{percent} %", x=-4, y=y + 3, font_size=9, text_anchor="end", fill="#666666"))
     for label, stroke in strokes.items():
-        tenths = results[model, level, label].tenths
+        tenths = results[model, batches_of(list(strokes)), level, label].tenths
         across = axes.across([part + 1 for part in range(10)]) * WIDTH / SIZE
         down = axes.down(list(tenths)) * HEIGHT / SIZE
         points = " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(across, down, strict=True))
