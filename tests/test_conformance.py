@@ -26,7 +26,7 @@ TRANSFORMERS_ONLY = ("cmae", "rem")
 QUICK = {
     "memo": {"views": 2},
     "cmae": {"uncertainty_views": 2},
-    "vida": {"views_compared": 2},
+    "vida": {"views_compared": 2, "warmup_steps": 2},
     "rotta": {"every": 16},
     "reservoir": {"models": 3, "quantile": 0.0, "source_styles": 50},
 }

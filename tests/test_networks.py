@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import holdfast
+from holdfast.network import Network
 from holdfast.normalization import affine_names
 from holdfast.testing import small_network
 
@@ -173,3 +174,16 @@ def test_timm_networks_adapt(timm, name):
     logits = adapted_logits(model, steps=2, images=torch.rand(2, 3, side, side))
     assert logits.shape == (2, 2, 7)
     assert not torch.equal(logits[0], logits[1])
+
+
+def test_under_autocast_the_network_runs_with_the_parameters_it_has_now():
+    """autocast remembers low-precision copies of parameters, which `holding` and the optimiser change in place."""
+    network = Network(small_network(), lambda module, statistics: [name for name, _ in module.named_parameters()])
+    images, other = torch.rand(4, 3, 16, 16), network.arena.values + 0.5
+    with torch.autocast("cpu", dtype=torch.bfloat16), network.arena.holding(other):
+        expected = network(images)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        network(images)
+        with network.arena.holding(other):
+            found = network(images)
+    assert torch.equal(found, expected)

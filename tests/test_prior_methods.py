@@ -111,15 +111,15 @@ def test_swag_as_written_out_by_hand(settings, snapshots_at):
 
 def test_petal_steps_as_written_out_by_hand():
     method = methods.PETAL(confidence=0.0, restore=0.3, prior_weight=1e-3, teacher_momentum=0.9)
-    adapted = adapter(method)
+    adapted = holdfast.adapt(network().double(), method, optimizer=SGD, source=SOURCE)
     start, variance = adapted.constants["start"], adapted.constants["prior_variance"]
-    student, teacher = (with_batch_statistics(network()) for _ in range(2))
+    student, teacher = (with_batch_statistics(network().double()) for _ in range(2))
     for model in (student, teacher):
         nn.utils.vector_to_parameters(start.clone(), model.parameters())
     optimizer = SGD(student.parameters())
-    for number, images in enumerate(IMAGES[:3]):
+    for number, images in enumerate(IMAGES[:3].double()):
         answer = teacher(images).detach()
-        torch.testing.assert_close(adapted(images), answer, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(adapted(images), answer)
         own = nn.utils.parameters_to_vector(student.parameters())
         prior = 0.5 * ((own - start) ** 2 / (variance + 1e-6)).sum()
         optimizer.zero_grad()
@@ -133,10 +133,10 @@ def test_petal_steps_as_written_out_by_hand():
             own = nn.utils.parameters_to_vector(student.parameters())
             returning = fisher < torch.quantile(fisher, 0.3)
             nn.utils.vector_to_parameters(torch.where(returning, start, own), student.parameters())
-    assert 0.2 < float(returning.float().mean()) <= 0.3
+    assert float(returning.float().mean()) == pytest.approx(0.3, abs=1e-3)
     own = nn.utils.parameters_to_vector(student.parameters()).detach()
-    assert float((adapted.network.arena.values - own).abs().gt(1e-4).float().mean()) < 2e-3  # ties of the quantile
-    torch.testing.assert_close(adapted.predict(IMAGES[4]), teacher(IMAGES[4]).detach(), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(adapted.network.arena.values, own)
+    torch.testing.assert_close(adapted.predict(images), teacher(images).detach())
 
 
 def test_petal_without_prior_and_return_is_cotta():
@@ -156,8 +156,18 @@ def test_petal_with_the_random_rule_returns_the_weights_that_cotta_does():
 
 
 def test_nothing_returns_where_more_gradients_are_zero_than_may_return():
-    gradients = torch.tensor([0.0, 0.0, 0.0, 1.0])
-    assert not bool((gradients < quantile(gradients, 0.5)).any())
+    """Only what lies strictly below the quantile returns."""
+    model = network("layer")
+    with torch.no_grad():
+        model.head.weight.zero_()  # no gradient passes it
+    frozen = functools.partial(torch.optim.SGD, lr=0.0)
+    adapted = holdfast.adapt(model, methods.PETAL(restore=0.5, prior_weight=0.0), optimizer=frozen)
+    arena = adapted.network.arena
+    moved = {span.name: slice(span.start, span.stop) for span in arena.tensors}["embed.weight"]
+    arena.values[moved].add_(1.0)
+    adapted(IMAGES[0])
+    assert int((arena.gradients == 0).sum()) > 0.5 * len(arena)
+    assert not bool((arena.values[moved] == arena.source[moved]).any())
 
 
 def test_a_policys_gradient_has_no_say_in_what_returns():
@@ -280,23 +290,31 @@ def test_adapters_start_narrow_and_wide_without_effect():
     adapters = Adapters(weight, (1, 128), Allotment(), torch.Generator().manual_seed(0))
     assert adapters.low_down.shape == (1, 400)
     assert adapters.high_up.shape == (256, 128)
-    assert float(adapters.low_down.std()) == pytest.approx(1.0, rel=0.15)
-    assert float(adapters.high_down.std()) == pytest.approx(1 / 128**2, rel=0.05)
+    assert float(adapters.low_down.detach().std()) == pytest.approx(1.0, rel=0.15)
+    assert float(adapters.high_down.detach().std()) == pytest.approx(1 / 128**2, rel=0.05)
     assert torch.equal(adapters(weight), weight)
+
+
+def loud() -> nn.Module:
+    """A network whose logits vary enough between views for the scales to matter."""
+    model = network().double()
+    with torch.no_grad():
+        model[-1].weight.mul_(12.0)
+    return model
 
 
 @pytest.mark.parametrize("factory", [NESTEROV, ADAM], ids=["sgd", "adam"])
 def test_vida_steps_as_written_out_by_hand_with_two_groups(factory):
     """Three steps: uncertainty over views, scales, student, two learning rates, two paces of the teacher."""
-    settings = {"uncertainty": 0.0045, "adapter_rate": 0.25, "adapter_momentum": 0.6, "teacher_momentum": 0.9}
-    adapted = adapter(methods.ViDA(**QUIET, **settings), optimizer=factory, num_classes=10)
+    settings = {"uncertainty": 0.16, "adapter_rate": 0.25, "adapter_momentum": 0.6, "teacher_momentum": 0.9}
+    adapted = holdfast.adapt(loud(), methods.ViDA(**QUIET, **settings), optimizer=factory, num_classes=10)
     inserted = [module for module in adapted.network.module.modules() if isinstance(module, Adapters)]
     nets = []
     for _ in range(2):
-        model = with_batch_statistics(network())
+        model = with_batch_statistics(loud())
         for place, adapters, ranks in zip((3, 6), inserted, ((1, 8), (1, 12)), strict=True):
             model[place] = Beside(model[place], ranks)
-            model[place].take(adapters)
+            model[place].double().take(adapters)
         nets.append(model)
     student, teacher = nets
 
@@ -313,19 +331,19 @@ def test_vida_steps_as_written_out_by_hand_with_two_groups(factory):
     ]
     optimizer = factory(groups)
     sides, scales = set(), (1.0, 1.0)
-    for images in IMAGES[:3]:
+    for images in IMAGES[:3].double():
         generator = torch.Generator().manual_seed(adapted._states["method"]["draw"])
         with torch.no_grad():
             allot(teacher, *scales)
             views = torch.stack([teacher(noisy(images, generator)) for _ in range(10)])
             u = 0.1 * float(((views - views.mean(0)) ** 2).sum(0).div(9).mean())
-            sides.add(u >= 0.0045)
-            scales = (1 - u, 1 + u) if u >= 0.0045 else (1 + u, 1 - u)
+            sides.add(u >= 0.16)
+            scales = (1 - u, 1 + u) if u >= 0.16 else (1 + u, 1 - u)
             allot(teacher, *scales)
             answer = teacher(images)
-        torch.testing.assert_close(adapted(images), answer, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(adapted(images), answer)
         state = adapted._states["method"]
-        assert (state["low"], state["high"]) == pytest.approx(scales, rel=1e-4)
+        assert (state["low"], state["high"]) == pytest.approx(scales)
         allot(student, *scales)
         optimizer.zero_grad()
         loss = symmetric(student(images), answer)
@@ -334,16 +352,18 @@ def test_vida_steps_as_written_out_by_hand_with_two_groups(factory):
         with torch.no_grad():
             for (name, slow), fast in zip(teacher.named_parameters(), student.parameters(), strict=True):
                 slow.lerp_(fast, 0.4 if in_adapter(name) else 0.1)
-    assert adapted.last.loss == pytest.approx(loss.item(), rel=1e-3)
-    arena = adapted.network.arena
-    total = sum(float(p.detach().double().square().sum()) for p in student.parameters())
-    assert len(arena) == sum(p.numel() for p in student.parameters())
-    assert float(arena.values.double().square().sum()) == pytest.approx(total, rel=1e-5)
+    assert sides == {True, False}
+    assert adapted.last.loss == pytest.approx(loss.item())
+    assert len(adapted.network.arena) == sum(p.numel() for p in student.parameters())
     for place, adapters in zip((3, 6), inserted, strict=True):
-        torch.testing.assert_close(
-            adapters.low_up.flatten(), student[place].ups[0].weight.flatten(), rtol=1e-2, atol=1e-5
-        )
-        assert float(adapters.low_up.abs().max()) > 0
+        own = student[place]
+        pairs = zip(("low", "high"), own.downs, own.ups, strict=True)
+        for kind, down, up in pairs:
+            for found, layer in ((f"{kind}_down", down), (f"{kind}_up", up)):
+                torch.testing.assert_close(adapters.get_parameter(found).flatten(), layer.weight.flatten())
+        assert bool(adapters.low_up.any())
+        assert bool(adapters.high_up.any())
+    torch.testing.assert_close(adapted.network.module[-1].weight, student[-1].weight)
 
 
 def test_vida_that_does_not_learn_answers_as_the_source():
@@ -484,9 +504,9 @@ def test_fused_attention_has_adapters_too():
 
 def test_a_compiled_model_takes_adapters():
     eager = adapter(methods.ViDA(**QUIET))
-    compiled = torch.compile(network(), backend="aot_eager")
+    compiled = torch.compile(network(), backend="eager")
     other = holdfast.adapt(compiled, methods.ViDA(**QUIET), optimizer=SGD)
-    for images in IMAGES[:3]:
+    for images in IMAGES[:2]:
         torch.testing.assert_close(other(images), eager(images), rtol=1e-3, atol=1e-4)
 
 

@@ -47,6 +47,8 @@ class Network:
     def __call__(self, images: Tensor) -> Tensor:
         if self.channels_last and images.dim() == 4:
             images = images.contiguous(memory_format=torch.channels_last)
+        if torch.is_autocast_enabled(images.device.type):
+            torch.clear_autocast_cache()  # it holds copies of parameters that may have changed since
         return logits_of(self.model(images))
 
     @cached_property

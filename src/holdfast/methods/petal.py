@@ -109,9 +109,7 @@ def quantile(values: Tensor, share: float) -> Tensor:
     3.0
     """
     position = share * (len(values) - 1)
-    below = math.floor(position)
-    low = values.kthvalue(below + 1).values
-    if below == position or int((values <= low).sum()) > below + 1:
-        return low
-    high = torch.where(values > low, values, math.inf).min()
-    return torch.lerp(low, high, position - below)
+    below = min(math.floor(position), max(len(values) - 2, 0))
+    smallest = values.topk(min(below + 2, len(values)), largest=False, sorted=False).values
+    neighbours = smallest.topk(min(2, len(smallest))).values  # the larger first
+    return torch.lerp(neighbours[-1], neighbours[0], position - below)
