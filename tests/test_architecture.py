@@ -25,7 +25,7 @@ LAYERS = [
     {"testing", "corruptions", "datasets", "models"},
     {"speed", "streams"},
     {"calibration", "bench"},
-    {"report"},
+    {"report", "serve"},
     {"showcase"},
     {"commands"},
     {"cli"},

@@ -285,7 +285,7 @@ class Adapter:
 
     def _single(self, images: Tensor) -> tuple[Tensor, StepRecord]:
         """One image: it is answered in the company of those before it, and every `window` of them make a step."""
-        recent = images if self._recent is None else torch.cat([self._recent, images])[-self.window :]
+        recent = images.clone() if self._recent is None else torch.cat([self._recent, images])[-self.window :]
         if self._fresh + 1 >= self.window:
             self._recent, self._fresh = recent, 0
             logits, record = self._adapt(recent)

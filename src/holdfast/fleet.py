@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import dataclasses
 import functools
 import hashlib
@@ -11,6 +10,7 @@ import json
 import logging
 import os
 import queue
+import secrets
 import shutil
 import tempfile
 import threading
@@ -18,12 +18,14 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
+from holdfast import snapshot
 from holdfast.adapter import Adapter, Session
 from holdfast.errors import FolderError, SnapshotError
 from holdfast.files import write_atomically
@@ -35,34 +37,55 @@ from holdfast.validation import require_count
 
 MANIFEST = "manifest.json"
 _VERSION = 1
+_PATIENCE = 10.0  # seconds until a disk that failed is tried again
+_FLUSHES = 8  # files at a time
 _log = logging.getLogger("holdfast")
 
 
 @dataclass
 class _Entry:
-    """What the fleet knows of a stream; `session` is None while it lies in `file` or has seen nothing."""
+    """What the fleet knows of a stream. Whoever changes more than a flag of it holds `lock`."""
 
     name: str
-    lock: threading.RLock = field(default_factory=threading.RLock)
+    lock: threading.Lock = field(default_factory=threading.Lock)
     session: Session | None = None
+    """None while it is lent to a worker, while it lies in `file` only, and before the first images."""
+    shared: bool = False
+    """A snapshot may still be writing the session: a step needs a copy."""
     file: Path | None = None
-    frozen: bool = False
-    step: int = 0
-    last: StepRecord | None = None
+    stored: int = -1
+    """What `changed` was when `file` was written."""
+    written: tuple[int, Path] | None = None
+    """What `changed` was at the last snapshot, and its file there."""
     changed: int = 0
-    """How often it changed; a snapshot remembers how often it had."""
+    """How often it changed."""
+    frozen: bool = False
+    seen: tuple[int, StepRecord | None] = (0, None)
+    """Steps, and the record of the last one; one value, so that they always fit together."""
+
+
+class Taken(NamedTuple):
+    """What came of one batch."""
+
+    logits: Tensor
+    """[batch, classes]"""
+    step: int
+    """Of the stream, this call included."""
+    record: StepRecord | None
+    """None when it only predicted."""
+    frozen: bool
 
 
 class Fleet:
     """Many streams, each adapting on its own, that share the model's frozen weights.
 
     model, method, reset and further options: as for `Adapter`.
-    folder: where idle streams go; left out, a temporary one that ends with the fleet.
+    folder: where idle streams go, below it in a folder that ends with the fleet; left out, the system's temporary one.
     resident: at most so many streams stay in memory, the least recently used go to disk and come back bit for bit.
     workers: at most so many streams take a step at the same time; each needs its own copy of the adapted parameters.
-    callback: called with (name, record) after every adapting call, in the thread of the call.
+    callback: called with (name, record) after every adapting call, in the thread of the call; it may use the fleet.
 
-    `fleet["name"]` is an Adapter for that stream, which begins with its first images. Any number of threads may use a
+    `fleet["name"]` is the adapter of that stream, which begins with its first images. Any number of threads may use a
     fleet: calls of one stream take turns, those of different streams run side by side.
 
     >>> import torch
@@ -94,22 +117,26 @@ class Fleet:
             raise TypeError("a fleet has one callback, called with (name, record): pass callback=")
         self.resident, self.seed, self._callback = resident, seed, callback
         first = Adapter(model, method, reset=reset, **options)
+        self.method, self.policy, self.window = first.method, first.policy, first.window
         again: dict[str, Any] = {**options, "objective": None, "reset": first.policy}
-        if first.preparation.tensors:
-            again["source"] = first.preparation
+        if options.get("source") is not None:
+            again["source"] = first.preparation  # computed once, shared by all
         self._make: Callable[[], Adapter] = functools.partial(Adapter, model, first.method, **again)
         self._idle: queue.LifoQueue[Adapter] = queue.LifoQueue()
-        self._idle.put(first)
-        self._made = 1
+        self._made = 0
+        self._scribe, self._pen = first, threading.Lock()  # reads and writes files, so that no step waits for a disk
         self._entries: dict[str, _Entry] = {}
         self._order: OrderedDict[str, None] = OrderedDict()  # streams in memory, the least recently used first
         self._guard = threading.Lock()
         self._gate = _Gate()
-        self._folder = Path(tempfile.mkdtemp(prefix="holdfast-") if folder is None else folder)
-        self._folder.mkdir(parents=True, exist_ok=True)
-        if folder is None:
-            weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
-        self._written: dict[str, tuple[int, Path]] = {}  # by stream: at how many changes, and where, it was written
+        self.changes = 0
+        """How often anything changed; a snapshot is due when it has."""
+        if folder is not None:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+        self._folder = Path(tempfile.mkdtemp(prefix="holdfast-", dir=folder))
+        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        self._shelf = self._new_shelf()
+        self._disk_failed = -_PATIENCE
 
     # -- streams ----------------------------------------------------------------------------------------------
 
@@ -128,25 +155,39 @@ class Fleet:
         with self._guard:
             return iter(sorted(self._entries))
 
+    def begin(self, name: str) -> None:
+        """Begin a stream before its first images; one that has begun stays as it is."""
+        with self._gate.passing(), self._guard:
+            if _checked(name) not in self._entries:
+                self._entries[name] = _Entry(name)
+                self.changes += 1
+
     def drop(self, name: str) -> None:
-        """Forget a stream, in memory and on disk; snapshots that were taken keep it."""
+        """Forget a stream, after the step it may be taking; snapshots that were taken keep it."""
         with self._gate.passing():
-            with self._guard:
-                entry = self._entries.get(name)
-            if entry is None:
-                raise KeyError(name)
-            with entry.lock, self._guard:
-                self._entries.pop(name, None)
-                self._order.pop(name, None)
-                self._written.pop(name, None)
-                if entry.file is not None:
+            entry, created = self._claim(name, begin=False)
+            try:
+                if created:
+                    raise KeyError(f"there is no stream {name!r}")
+                if entry.file is not None:  # now, while nobody can begin the stream anew and write the same file
                     entry.file.unlink(missing_ok=True)
+                with self._guard:
+                    del self._entries[name]
+                    self._order.pop(name, None)
+                    self.changes += 1
+            finally:
+                entry.lock.release()
 
     def freeze(self, name: str, frozen: bool = True) -> None:
-        """From now on the stream answers without adapting (or adapts again)."""
-        with self._lent(name, begin=True) as (entry, _):
-            entry.frozen = frozen
-            entry.changed += 1
+        """From now on the stream answers without adapting (or adapts again); a step under way is finished first."""
+        with self._gate.passing():
+            entry, created = self._claim(_checked(name), begin=True)
+            try:
+                if created or entry.frozen != frozen:
+                    entry.frozen = frozen
+                    self._mark(entry)
+            finally:
+                entry.lock.release()
 
     def is_frozen(self, name: str) -> bool:
         """Whether the stream answers without adapting."""
@@ -155,10 +196,16 @@ class Fleet:
 
     def status(self, name: str) -> dict[str, Any]:
         """What is known of a stream, without waiting for a step that it may be taking."""
-        entry = self._entries[name]
-        last = None if entry.last is None else entry.last.as_dict()
-        where = "memory" if entry.session is not None else "disk" if entry.file is not None else "new"
-        return {"name": name, "step": entry.step, "frozen": entry.frozen, "where": where, "last": last}
+        entry = self._entries.get(name)
+        if entry is None:
+            raise KeyError(f"there is no stream {name!r}")
+        step, last = entry.seen
+        if entry.session is not None or entry.lock.locked():
+            where = "memory"
+        else:
+            where = "new" if entry.file is None else "disk"
+        record = None if last is None else last.as_dict()
+        return {"name": name, "step": step, "frozen": entry.frozen, "where": where, "last": record}
 
     def numbers_held(self) -> int:
         """How many numbers live in memory for the streams, beyond the workers' and the shared weights."""
@@ -166,38 +213,97 @@ class Fleet:
             sessions = [entry.session for entry in self._entries.values()]
         return sum(session.numbers() for session in sessions if session is not None)
 
+    def take(self, name: str, images: Tensor, *, adapt: bool = True) -> Taken:
+        """Predict, then adapt; without `adapt`, or when the stream is frozen, only predict.
+
+        Predicting begins no stream, and a stream whose very first images are refused has not begun.
+        """
+        record: StepRecord | None = None
+        try:
+            with self._lent(_checked(name), begin=adapt) as (entry, adapter):
+                before, frozen = adapter.step, entry.frozen
+                if frozen or not adapt:
+                    return Taken(adapter.predict(images), before, None, frozen)
+                self._mark(entry)  # also when it fails: how far it got, only the method knows
+                try:
+                    logits = adapter(images)
+                finally:
+                    record = adapter.last if adapter.step != before else None
+                return Taken(logits, adapter.step, record, False)
+        finally:
+            if record is not None and self._callback is not None:
+                self._callback(name, record)
+
     # -- lending ----------------------------------------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def _lent(self, name: str, *, begin: bool) -> Iterator[tuple[_Entry, Adapter]]:
-        """An adapter with the stream in it, for one caller at a time; with `begin` a new stream is kept."""
-        with self._gate.passing():
+    def _mark(self, entry: _Entry) -> None:
+        entry.changed += 1
+        with self._guard:
+            self.changes += 1
+
+    def _claim(self, name: str, *, begin: bool) -> tuple[_Entry, bool]:
+        """The entry of a stream with its lock held, and whether it is a new one; with `begin` a new one is kept."""
+        while True:
             with self._guard:
-                entry = self._entries.get(name) or _Entry(name)
-                if begin:
-                    entry = self._entries.setdefault(name, entry)
-            with entry.lock, self._worker() as adapter:
-                self._bring(entry, adapter)
-                try:
-                    yield entry, adapter
-                finally:
-                    entry.step, entry.last = adapter.step, adapter.last
-                    session = adapter.leave()
+                entry = self._entries.get(name)
+                if entry is None:
+                    entry = _Entry(name)
+                    entry.lock.acquire()
                     if begin:
-                        entry.session = session
-                        with self._guard:
-                            if self._entries.get(name) is entry:
+                        self._entries[name] = entry
+                    return entry, True
+            entry.lock.acquire()
+            if self._entries.get(name) is entry:
+                return entry, False
+            entry.lock.release()  # it was dropped while we waited: look again
+
+    @contextlib.contextmanager
+    def _lent(self, name: str, *, begin: bool, blank: bool = False) -> Iterator[tuple[_Entry, Adapter]]:
+        """An adapter with the stream in it, for one caller at a time; with `begin` a new stream is kept.
+
+        With `blank` the adapter is as new, and what is in it at the end takes the place of the stream's state, which
+        need not be readable; after an exception the stream is as before.
+        """
+        with self._gate.passing():
+            entry, created = self._claim(name, begin=begin)
+            try:
+                with self._worker() as adapter:
+                    if not blank:
+                        self._bring(entry, adapter)
+                    else:
+                        adapter.seed = self.seed
+                    kept = not blank
+                    try:
+                        yield entry, adapter
+                        kept = True
+                    finally:
+                        seen, session = (adapter.step, adapter.last), adapter.leave()
+                        if kept and (begin or not created):
+                            entry.seen, entry.session, entry.shared = seen, session, False
+                            with self._guard:
                                 self._order[name] = None
                                 self._order.move_to_end(name)
-            if begin:
-                self._make_room()
+            except BaseException:
+                if begin and created and entry.seen[0] == 0:
+                    with self._guard:
+                        self._entries.pop(name, None)
+                        self._order.pop(name, None)
+                raise
+            finally:
+                entry.lock.release()
+            self._make_room()
 
     @contextlib.contextmanager
     def _worker(self) -> Iterator[Adapter]:
         with self._guard:
             grow = self._idle.empty() and self._made < self.workers
             self._made += grow
-        adapter = self._make() if grow else self._idle.get()
+        try:
+            adapter = self._make() if grow else self._idle.get()
+        except BaseException:
+            with self._guard:
+                self._made -= grow
+            raise
         try:
             yield adapter
         finally:
@@ -206,11 +312,11 @@ class Fleet:
     def _bring(self, entry: _Entry, adapter: Adapter) -> None:
         """Put the stream into the adapter, from memory, from disk, or as new."""
         if entry.session is not None:
-            adapter.enter(entry.session)
-            entry.session = None
+            adapter.enter(_copied(entry.session) if entry.shared else entry.session)
+            entry.session, entry.shared = None, False
         elif entry.file is not None:
             adapter.load(entry.file)
-            adapter.last = entry.last
+            adapter.last = entry.seen[1]
         else:
             adapter.reset()
             adapter.seed = self.seed
@@ -219,7 +325,7 @@ class Fleet:
         """Move the least recently used streams to disk until no more than `resident` are in memory."""
         while True:
             with self._guard:
-                if len(self._order) <= self.resident:
+                if len(self._order) <= self.resident or time.monotonic() < self._disk_failed + _PATIENCE:
                     return
                 for name in self._order:
                     entry = self._entries[name]
@@ -228,175 +334,214 @@ class Fleet:
                 else:
                     return  # all of them are busy: the next call tries again
             try:
-                if not self._store(entry):
-                    return
+                self._store(entry)
+            except OSError as error:
+                self._disk_failed = time.monotonic()
+                _log.warning("idle streams stay in memory, the first cannot be written: %s", error)
             finally:
                 entry.lock.release()
 
-    def _store(self, entry: _Entry) -> bool:
-        """Move one stream, whose lock is held, to disk; whether that could be done."""
-        session = entry.session
-        if session is None:
-            return True
-        path = self._folder / _file_name(entry.name)
-        try:
-            with self._worker() as adapter:
-                adapter.enter(copy.copy(session))
-                try:
-                    adapter.save(path, durable=False)
-                finally:
-                    adapter.leave()
-        except OSError as error:
-            _log.warning("stream %r stays in memory, it could not be written: %s", entry.name, error)
-            return False
-        entry.file, entry.session = path, None
+    def _store(self, entry: _Entry) -> None:
+        """Move one stream, whose lock is held, to disk; on an OSError it is in memory as before."""
+        if entry.session is not None and entry.stored != entry.changed:
+            path = self._shelf / _file_name(entry.name)
+            self._write(entry.session, path)
+            entry.file, entry.stored = path, entry.changed
+        entry.session, entry.shared = None, False
         with self._guard:
             self._order.pop(entry.name, None)
-        return True
+
+    def _write(self, session: Session, path: Path) -> None:
+        """Write a session, which stays as it is."""
+        with self._pen:
+            self._scribe.enter(session)
+            try:
+                self._scribe.save(path, durable=False)
+            finally:
+                self._scribe.reset()
+
+    def _new_shelf(self) -> Path:
+        shelf = self._folder / secrets.token_hex(4)
+        shelf.mkdir()
+        return shelf
 
     # -- snapshots --------------------------------------------------------------------------------------------
 
     def snapshot(self, folder: str | os.PathLike[str]) -> int:
         """Write all streams as they are at one moment to a new folder; how many there are.
 
-        Steps wait while the streams in memory are copied, and go on while the copies are written. The folder appears
-        whole or not at all. Streams that have not changed since the last snapshot cost a link.
+        Steps wait only while the streams are listed, and go on while they are written. The folder appears whole or not
+        at all. A stream that has not changed since the last snapshot costs a link.
         """
         folder = Path(folder)
         if folder.exists():
             raise FolderError(f"{folder} is there already: a snapshot is written to a new folder")
         folder.parent.mkdir(parents=True, exist_ok=True)
-        building = folder.with_name(f".{folder.name}.tmp")
-        shutil.rmtree(building, ignore_errors=True)
+        building = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.tmp")
         building.mkdir()
         try:
-            copies, manifest, written = self._collect(building)
-            with self._worker() as adapter:
-                for name, session in copies:
-                    adapter.enter(session)
-                    try:
-                        adapter.save(building / _file_name(name))
-                    finally:
-                        adapter.leave()
-            text = json.dumps({"version": _VERSION, "taken": time.time(), "streams": manifest}, sort_keys=True)
-            write_atomically(building / MANIFEST, text.encode())
+            manifest: dict[str, Any] = {}
+            with self._gate.closed():
+                listed = [(entry, entry.changed, self._what_to_write(entry, building)) for entry in self._all()]
+                for entry, _, what in listed:
+                    file = None if what is None else _file_name(entry.name)
+                    manifest[entry.name] = {"file": file, "step": entry.seen[0], "frozen": entry.frozen}
+            new: list[Path] = []
+            for entry, _, what in listed:
+                path = building / _file_name(entry.name)
+                if isinstance(what, Session):
+                    self._write(what, path)
+                    new.append(path)
+                elif what == path:
+                    new.append(path)
+                elif what is not None:
+                    _link(what, path)  # from an earlier snapshot, where it is safe on the disk
+            with ThreadPoolExecutor(_FLUSHES) as pool:  # a disk writes many files in hardly more time than one
+                list(pool.map(_flush, new))
+            write_atomically(building / MANIFEST, _manifest_text(manifest))
             building.rename(folder)
+            _flush(folder.parent)
         except BaseException:
             shutil.rmtree(building, ignore_errors=True)
             raise
-        with self._guard:
-            for name, changed in written.items():
-                self._written[name] = (changed, folder / _file_name(name))
+        for entry, changed, what in listed:
+            if what is not None:
+                entry.written = (changed, folder / _file_name(entry.name))
         return len(manifest)
 
-    def _collect(self, folder: Path) -> tuple[list[tuple[str, Session]], dict[str, Any], dict[str, int]]:
-        """With all steps at rest: copies of the streams to write, links to the others, and the list of all."""
-        copies: list[tuple[str, Session]] = []
-        manifest: dict[str, Any] = {}
-        written: dict[str, int] = {}
-        with self._gate.closed():
-            for name, entry in self._entries.items():
-                about: dict[str, Any] = {"file": None, "step": entry.step, "frozen": entry.frozen}
-                old_changed, old = self._written.get(name, (-1, None))
-                if old is not None and old_changed == entry.changed and old.exists():
-                    _link(old, folder / old.name)
-                    about["file"] = old.name
-                elif entry.session is not None:
-                    copies.append((name, _copied(entry.session)))
-                    about["file"] = _file_name(name)
-                elif entry.file is not None:
-                    _link(entry.file, folder / entry.file.name)
-                    about["file"] = entry.file.name
-                if about["file"] is not None:
-                    written[name] = entry.changed
-                manifest[name] = about
-        return copies, manifest, written
+    def _all(self) -> list[_Entry]:
+        with self._guard:
+            return list(self._entries.values())
 
-    def restore(self, folder: str | os.PathLike[str]) -> list[str]:
-        """Go on from a snapshot: its streams take the place of all that are here.
+    def _what_to_write(self, entry: _Entry, folder: Path) -> Session | Path | None:
+        """With all steps at rest: the session to write, or a file that no later step can replace."""
+        if entry.written is not None and entry.written[0] == entry.changed and entry.written[1].is_file():
+            return entry.written[1]
+        if entry.session is not None:
+            entry.shared = True
+            return entry.session
+        if entry.file is not None:
+            _link(entry.file, folder / _file_name(entry.name))
+            return folder / _file_name(entry.name)
+        return None
 
-        Files are read when their stream is next used; one that turns out damaged raises then, and harms no other.
-        Returns the names of the streams.
+    def restore(
+        self,
+        folder: str | os.PathLike[str],
+        *older: str | os.PathLike[str],
+        on_damage: Callable[[str, str], None] | None = None,
+    ) -> list[str]:
+        """Go on from a snapshot: its streams take the place of all that are here. Returns their names.
+
+        Every file is read and checked first; after an error nothing has changed. With `on_damage`, a stream whose file
+        is damaged goes on from the first of the `older` snapshots that has it whole, or else begins anew; `on_damage`
+        is called with its name and what was wrong. A snapshot of another model, method or policy is always an error.
         """
-        folder = Path(folder)
-        listed = read_manifest(folder)
-        entries: dict[str, _Entry] = {}
-        for name, about in listed.items():
-            entry = _Entry(_checked(name), frozen=about["frozen"], step=about["step"])
-            if about["file"] is not None:
-                source = folder / about["file"]
-                if not source.is_file():
-                    raise SnapshotError(f"{folder} lacks the file of stream {name!r}")
-                entry.file = self._folder / _file_name(name)
-            entries[name] = entry
+        folders = [Path(folder), *map(Path, older)]
+        shelf = self._new_shelf()
+        try:
+            entries = {
+                name: self._revived(name, about, folders, shelf, on_damage)
+                for name, about in read_manifest(folders[0]).items()
+            }
+        except BaseException:
+            shutil.rmtree(shelf, ignore_errors=True)
+            raise
         with self._gate.closed(), self._guard:
-            for name, entry in entries.items():
-                if entry.file is not None:
-                    _link(folder / listed[name]["file"], entry.file)
-            self._entries, self._written = entries, {}
+            self._entries, former, self._shelf = entries, self._shelf, shelf
             self._order.clear()
+            self.changes += 1
+        shutil.rmtree(former, ignore_errors=True)
         return sorted(entries)
 
+    def _revived(
+        self,
+        name: str,
+        about: dict[str, Any],
+        folders: list[Path],
+        shelf: Path,
+        on_damage: Callable[[str, str], None] | None,
+    ) -> _Entry:
+        entry = _Entry(name, frozen=about["frozen"])
+        if about["file"] is None:
+            return entry
+        for i, path in enumerate(folder / _file_name(name) for folder in folders):
+            if i > 0 and not path.exists():
+                continue
+            try:
+                step = self._step_in(path)
+            except (SnapshotError, OSError) as error:
+                if on_damage is None or _is_whole(path):
+                    raise SnapshotError(f"stream {name!r}: {error}") from error
+                on_damage(name, str(error))
+                continue
+            entry.file, entry.stored, entry.written = shelf / path.name, 0, (0, path)
+            entry.seen = (step, None)
+            _link(path, entry.file)
+            break
+        return entry
+
+    def _step_in(self, path: Path) -> int:
+        """How many steps the stream in a file has taken, after checking all of the file."""
+        with self._pen:
+            try:
+                self._scribe.load(path)
+                return self._scribe.step
+            finally:
+                self._scribe.reset()
+
     def rollback(self, name: str, folder: str | os.PathLike[str]) -> None:
-        """Take one stream back to what it was in a snapshot; the others stay as they are."""
+        """Take one stream back to what it was in a snapshot; the others, and whether it is frozen, stay as they are."""
         about = read_manifest(Path(folder)).get(name)
         if about is None:
             raise KeyError(f"the snapshot {Path(folder).name} has no stream {name!r}")
-        with self._lent(name, begin=True) as (entry, adapter):
-            if about["file"] is None:
-                adapter.reset()
-            else:
+        with self._lent(name, begin=True, blank=True) as (entry, adapter):
+            if about["file"] is not None:
                 adapter.load(Path(folder) / about["file"])
-            entry.frozen = about["frozen"]
-            entry.changed += 1
+            self._mark(entry)
 
 
 class Member(Adapter):
-    """One stream of a fleet: an Adapter whose network is lent to it for each call."""
+    """One stream of a fleet: an `Adapter` whose network is lent to it for each call."""
 
     def __init__(self, fleet: Fleet, name: str) -> None:
         self.fleet, self.name = fleet, name
+        self.method, self.policy, self.window = fleet.method, fleet.policy, fleet.window
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"a stream of a fleet has no {name!r} of its own: its network is lent to it for each call")
 
     def __repr__(self) -> str:
         return f"<stream {self.name!r} at step {self.step}>"
 
     def __call__(self, images: Tensor) -> Tensor:
         """Predict, then adapt; a frozen stream only predicts."""
-        fleet = self.fleet
-        if fleet.is_frozen(self.name):
-            return self.predict(images)
-        with fleet._lent(self.name, begin=True) as (entry, adapter):
-            before = adapter.step
-            try:
-                return adapter(images)
-            finally:
-                if adapter.step != before:
-                    entry.changed += 1
-                    if fleet._callback is not None and adapter.last is not None:
-                        fleet._callback(self.name, adapter.last)
+        return self.fleet.take(self.name, images).logits
 
     def predict(self, images: Tensor) -> Tensor:
-        with self.fleet._lent(self.name, begin=self.name in self.fleet) as (_, adapter):
-            return adapter.predict(images)
+        """Predict only: logits [batch, classes]; nothing changes, and a stream that has not begun does not begin."""
+        return self.fleet.take(self.name, images, adapt=False).logits
 
     def reset(self) -> None:
-        with self.fleet._lent(self.name, begin=True) as (entry, adapter):
-            adapter.reset()
-            entry.changed += 1
+        """Back to the source model, bit for bit, as if nothing had been seen; a frozen stream stays frozen."""
+        with self.fleet._lent(self.name, begin=True, blank=True) as (entry, _):
+            self.fleet._mark(entry)
 
     def save(self, path: str | os.PathLike[str], *, durable: bool = True) -> None:
-        with self.fleet._lent(self.name, begin=self.name in self.fleet) as (_, adapter):
+        """As `Adapter.save`; an adapter made alike can load it."""
+        with self.fleet._lent(self.name, begin=False) as (_, adapter):
             adapter.save(path, durable=durable)
 
     def load(self, path: str | os.PathLike[str]) -> None:
-        with self.fleet._lent(self.name, begin=True) as (entry, adapter):
+        """As `Adapter.load`."""
+        with self.fleet._lent(self.name, begin=True, blank=True) as (entry, adapter):
             adapter.load(path)
-            entry.changed += 1
+            self.fleet._mark(entry)
 
     @property
     def model(self) -> nn.Module:
         """A copy of the network as it is now for this stream; later steps do not change it."""
-        with self.fleet._lent(self.name, begin=self.name in self.fleet) as (_, adapter):
+        with self.fleet._lent(self.name, begin=False) as (_, adapter):
             values = adapter.network.arena.values.clone()
         own = self.fleet._make()
         own.network.arena.assign(values)
@@ -404,20 +549,27 @@ class Member(Adapter):
 
     @property
     def num_classes(self) -> int | None:
-        with self.fleet._lent(self.name, begin=self.name in self.fleet) as (_, adapter):
+        """Number of classes; None until it is given or the first batch has told."""
+        with self.fleet._lent(self.name, begin=False) as (_, adapter):
             return adapter.num_classes
+
+    def numbers_held(self) -> int:
+        """How many numbers live in memory for this stream alone; none while it is on disk."""
+        entry = self.fleet._entries.get(self.name)
+        session = None if entry is None else entry.session
+        return 0 if session is None else session.numbers()
 
     @property
     def step(self) -> int:  # type: ignore[override]  # an attribute there
-        """Adapting calls so far."""
+        """Adapting calls so far; one that is under way does not count yet."""
         entry = self.fleet._entries.get(self.name)
-        return 0 if entry is None else entry.step
+        return 0 if entry is None else entry.seen[0]
 
     @property
     def last(self) -> StepRecord | None:  # type: ignore[override]  # an attribute there
         """StepRecord of the last adapting call."""
         entry = self.fleet._entries.get(self.name)
-        return None if entry is None else entry.last
+        return None if entry is None else entry.seen[1]
 
 
 class _Gate:
@@ -425,24 +577,23 @@ class _Gate:
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
-        self._inside: dict[int, int] = {}
+        self._inside = 0
         self._closed = False
 
     @contextlib.contextmanager
     def passing(self) -> Iterator[None]:
-        me = threading.get_ident()
+        """Not to be nested in one thread: a gate that is closing would wait for itself."""
         with self._condition:
-            while self._closed and me not in self._inside:
+            while self._closed:
                 self._condition.wait()
-            self._inside[me] = self._inside.get(me, 0) + 1
+            self._inside += 1
         try:
             yield
         finally:
             with self._condition:
-                self._inside[me] -= 1
-                if not self._inside[me]:
-                    del self._inside[me]
-                self._condition.notify_all()
+                self._inside -= 1
+                if not self._inside:
+                    self._condition.notify_all()
 
     @contextlib.contextmanager
     def closed(self) -> Iterator[None]:
@@ -462,22 +613,43 @@ class _Gate:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The streams that a snapshot holds, by name."""
+    """The streams that a snapshot holds, by name; whatever is wrong with the list is a SnapshotError."""
     try:
-        content = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        streams = dict(content["streams"])
+        content = json.loads((folder / MANIFEST).read_bytes())
         if content["version"] != _VERSION:
             raise SnapshotError(f"{folder} was written by another version of holdfast")
-        for about in streams.values():
-            file = about["file"]
-            if file is not None and (Path(file).name != file or file.startswith(".")):
-                raise SnapshotError(f"{folder} names a file outside of itself: {file!r}")
-            int(about["step"]), bool(about["frozen"])
+        streams: dict[str, Any] = content["streams"]
+        if content["digest"] != _digest(streams):
+            raise SnapshotError(f"{folder} is damaged: the list of its streams does not match its digest")
+        for name, about in streams.items():
+            fits = type(about["frozen"]) is bool and about["file"] in (None, _file_name(_checked(name)))
+            if not fits:
+                raise SnapshotError(f"{folder} is no readable snapshot of a fleet: it says {about!r} of {name[:40]!r}")
     except FileNotFoundError as error:
         raise SnapshotError(f"no snapshot of a fleet at {folder}") from error
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        if isinstance(error, SnapshotError):
+            raise
         raise SnapshotError(f"{folder} is no readable snapshot of a fleet: {error!r}") from error
     return streams
+
+
+def _manifest_text(streams: dict[str, Any]) -> bytes:
+    content = {"version": _VERSION, "taken": time.time(), "streams": streams, "digest": _digest(streams)}
+    return json.dumps(content, sort_keys=True).encode()
+
+
+def _digest(streams: Any) -> str:
+    return hashlib.blake2b(json.dumps(streams, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a file is an undamaged snapshot of some adapter, be it another one."""
+    try:
+        snapshot.read(path, "adapter")
+    except (SnapshotError, OSError):
+        return False
+    return True
 
 
 def _copied(session: Session) -> Session:
@@ -487,9 +659,7 @@ def _copied(session: Session) -> Session:
     for owner, state in session.states.items():
         states[owner] = State(state.fields.values())
         states[owner].update({k: v.clone() if isinstance(v, Tensor) else v for k, v in state.items()})
-    return dataclasses.replace(
-        session, values=session.values.clone(), moments=moments, group=dict(session.group), states=states
-    )
+    return dataclasses.replace(session, moments=moments, group=dict(session.group), states=states)
 
 
 def _checked(name: str) -> str:
@@ -503,15 +673,26 @@ def _checked(name: str) -> str:
 
 def _file_name(name: str) -> str:
     """Where a stream lies: a digest of its name, so that no name can lead anywhere else."""
-    return f"{hashlib.blake2b(name.encode('utf-8', 'surrogatepass'), digest_size=16).hexdigest()}.safetensors"
+    return f"{hashlib.blake2b(name.encode(), digest_size=16).hexdigest()}.safetensors"
 
 
 def _link(old: Path, new: Path) -> None:
     """Another name for a file that is only ever replaced whole; a copy where the system has no links."""
-    temporary = new.with_name(f".{new.name}.link")
-    temporary.unlink(missing_ok=True)
     try:
-        os.link(old, temporary)
+        os.link(old, new)
+    except FileNotFoundError:
+        raise
     except OSError:
-        shutil.copyfile(old, temporary)
-    temporary.replace(new)
+        shutil.copyfile(old, new)
+        _flush(new)
+
+
+def _flush(path: Path) -> None:
+    """Make sure that a file, or the list of files of a folder, is on the disk."""
+    if os.name != "posix" and path.is_dir():
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

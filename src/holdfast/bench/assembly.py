@@ -50,17 +50,21 @@ def stream_of(experiment: Experiment) -> streams.Seekable:
 
 def adapter_of(experiment: Experiment, model: nn.Module, stream: streams.Seekable) -> Adapter:
     """The adapter before the first batch."""
+    return Adapter(model, **options_of(experiment, stream))
+
+
+def options_of(experiment: Experiment, stream: streams.Seekable | None = None) -> dict[str, Any]:
+    """What an `Adapter`, or a `Fleet`, takes beside the model; the stream may lend source data."""
     method = _instance(methods.base.registry, experiment.method)
     policy = _instance(resets.base.registry, experiment.reset)
-    return Adapter(
-        model,
-        method,
-        reset=policy,
-        optimizer=_optimizer(experiment.optimizer),
-        source=_source(experiment, stream) if method.needs_source or policy.needs_source else None,
-        seed=experiment.seed,
-        window=experiment.window,
-    )
+    return {
+        "method": method,
+        "reset": policy,
+        "optimizer": _optimizer(experiment.optimizer),
+        "source": _source(experiment, stream) if method.needs_source or policy.needs_source else None,
+        "seed": experiment.seed,
+        "window": experiment.window,
+    }
 
 
 def check(experiment: Experiment) -> None:
@@ -157,7 +161,7 @@ def _optimizer(part: Component | None) -> Callable[[list[nn.Parameter]], torch.o
     return factory
 
 
-def _source(experiment: Experiment, stream: streams.Seekable) -> str | Preparation | list[Tensor]:
+def _source(experiment: Experiment, stream: streams.Seekable | None) -> str | Preparation | list[Tensor]:
     """A file of `holdfast.prepare`, what was made of another set, or clean images of the stream's own: no labels."""
     source = experiment.source
     if source is None:
