@@ -67,10 +67,10 @@ def lone() -> holdfast.Adapter:
 
 
 @contextlib.contextmanager
-def running(folder: Path, model: torch.nn.Module | None = None, watch=None, labels=None, **chosen):
+def running(folder: Path, model: torch.nn.Module | None = None, watch=None, labels=None, reset="asr", **chosen):
     """A server of this process, and a client for it."""
     settings = serve.Settings(**{"state": folder, "side": (16, 16), "threads": 1, "snapshot_every": 600.0, **chosen})
-    service = serve.Service(settings, model or net(), {"method": "eta", "reset": "asr"}, watch=watch, labels=labels)
+    service = serve.Service(settings, model or net(), {"method": "eta", "reset": reset}, watch=watch, labels=labels)
     listening = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(
         uvicorn.Config(serve.make_app(service), log_config=None, access_log=False, lifespan="on", ws="none")
@@ -118,6 +118,19 @@ def test_answers_are_those_of_a_lone_adapter(client):
     said = send(client, "same", LEVELS[9], "predict", logits="true")
     assert torch.equal(torch.tensor(said["logits"]), adapter.predict(as_tensor(LEVELS[9])))
     assert (said["step"], said["adapted"]) == (4, False)
+
+
+def test_a_collapse_is_seen_whatever_the_reset_policy(tmp_path):
+    """The policy `never` measures nothing: the service does."""
+    collapsed = net()
+    with torch.no_grad():
+        collapsed[-1].bias[0] += 50.0
+    with running(tmp_path, collapsed, reset="never", max_wait=0.0) as client:
+        for step in range(12):
+            send(client, "sick", LEVELS[step % len(LEVELS)])
+        history = client.get("/v1/streams/sick/history").json()
+        assert all(record["concentration"] > -0.01 for record in history)
+        assert [alarm["kind"] for alarm in client.get("/v1/alarms").json()] == ["concentration"]
 
 
 def test_every_kind_of_body_gives_the_same_answer(client):

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from holdfast import losses
 from holdfast.errors import SnapshotError
 from holdfast.fleet import Fleet, Taken
 from holdfast.serve import images
@@ -212,7 +214,10 @@ class Service:
             self._remember(name)
         latency = time.perf_counter() - requests[0].since
         if taken.record is not None:
-            self.watch.step(name, taken.record, latency=latency, images=_statistics(batch))
+            record = taken.record
+            if record.concentration is None and record.skipped is None:  # a policy that does not measure it
+                record = dataclasses.replace(record, concentration=float(losses.concentration(taken.logits)))
+            self.watch.step(name, record, latency=latency, images=_statistics(batch))
         else:
             self.watch.answered(name, latency=latency, images=len(batch))
             if name not in self.fleet:  # what has not begun leaves nothing behind
@@ -297,7 +302,8 @@ class Service:
             known = self.fleet.status(name)
         except KeyError:
             raise _no_stream(name) from None
-        return {**known, "alarms": [asdict(one) for one in self.watch.alarms(name)], "lately": self.watch.lately(name)}
+        alarms = [dataclasses.asdict(one) for one in self.watch.alarms(name)]
+        return {**known, "alarms": alarms, "lately": self.watch.lately(name)}
 
     async def freeze(self, name: str, frozen: bool) -> None:
         """From now on the stream answers without adapting, or adapts again."""
