@@ -21,10 +21,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from serving import NPY, TOKEN, Answer, Connection, Levels, adapt, lone, npy, path_of, pictures, serving, steps_of
 
 import holdfast
 from holdfast.streams import as_tensor
-from serving import NPY, TOKEN, Answer, Connection, Levels, adapt, lone, npy, path_of, pictures, serving, steps_of
 
 MAX_BODY = 500_000
 LARGEST = 17
@@ -153,6 +153,8 @@ class Row:
     """One line of the table."""
 
     load: str
+    paced: bool = False
+    """Then its speed is that of the requests, and says nothing of the service."""
     rounds: list[Outcome] = field(default_factory=list)
     bare: list[float] = field(default_factory=list)
     """Seconds of the bare loop."""
@@ -190,7 +192,7 @@ class Row:
             f"{sum(images) / self.steps:.1f}",
             f"{served:.0f}",
             f"{bare:.0f}",
-            f"{served / bare:.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})",
+            "" if self.paced else f"{served / bare:.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})",
             f"{latency[0]:.0f}",
             f"{latency[1]:.0f}",
             f"{self.wrong}",
@@ -219,7 +221,7 @@ def measured(state: Path, streams: int, requests: int, rounds: int, connections:
                 row.compare(asyncio.run(crowded(service.port, todo, each)), adapters)
         speed = sum(one.images for one in rows[-1].rounds) / sum(one.seconds for one in rows[-1].rounds)
         for share in (0.25, 0.5):
-            rows.append(row := Row(f"{streams} streams, at random moments, {share:.0%} of that"))
+            rows.append(row := Row(f"{streams} streams, at random moments, {share:.0%} of that", paced=True))
             for _ in range(max(1, rounds // 2)):
                 seed += 1
                 todo = orders(streams, max(1, int(share * requests)), bad, seed)

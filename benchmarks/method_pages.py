@@ -57,7 +57,7 @@ CONTESTANTS: Mapping[str, Sequence[str]] = {
 }
 """What each page shows, by the labels of the contestants."""
 ON_VIT = ("cmae", "rem")
-BATCHES = {"MEMO": 250}
+BATCHES = {"MEMO": 250, "PETAL": 250, "PETAL (SRes)": 250}
 """Contestants on shorter streams than the others' 1,000 batches."""
 
 
@@ -106,6 +106,7 @@ def network(page: str) -> str:
 def contestants(page: str) -> list[str]:
     """Those of a page, and before them what they are measured by."""
     reference = ["Source"] if page in ON_VIT else ["Source", "BatchNorm"]
+    reference += ["CoTTA"] if page == "petal" else []
     return [*(label for label in reference if label not in CONTESTANTS[page]), *CONTESTANTS[page]]
 
 
