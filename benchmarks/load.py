@@ -206,12 +206,14 @@ TITLE = (
 )
 
 
-def measured(state: Path, streams: int, requests: int, rounds: int, connections: Sequence[int], bad: float) -> None:
+def measured(
+    state: Path, streams: int, requests: int, rounds: int, connections: Sequence[int], bad: float, workers: int
+) -> None:
     """Measure, and print the tables."""
     torch.set_num_threads(1)
     adapters: dict[str, holdfast.Adapter] = {}
     rows: list[Row] = []
-    with serving(state, "--max-body", str(MAX_BODY)) as service:
+    with serving(state, "--max-body", str(MAX_BODY), "--workers", str(workers)) as service:
         seed = 0
         for each in connections:
             rows.append(row := Row(f"{streams} streams, {each} connection{'s' * (each > 1)} each, as fast as it can"))
@@ -229,7 +231,8 @@ def measured(state: Path, streams: int, requests: int, rounds: int, connections:
         with service.client() as client:
             numbers = client.get("/metrics").text
     print(
-        f"{rounds} rounds of {requests} requests of 1 to {LARGEST} images a stream, {torch.get_num_threads()} thread\n"
+        f"{rounds} rounds of {requests} requests of 1 to {LARGEST} images a stream; the service has {workers} "
+        f"worker(s), each with {torch.get_num_threads()} thread of torch, like the bare loop\n"
     )
     print(TITLE, *(row.text() for row in rows), sep="\n")
     outcomes = [one for row in rows for one in row.rounds]
@@ -250,10 +253,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--connections", type=int, nargs="+", default=[1, 4], help="of each stream")
     parser.add_argument("--bad", type=float, default=0.05, help="share of bad requests")
+    parser.add_argument("--workers", type=int, default=1, help="of the service; the bare loop has one")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         state = Path(folder) / "state"
-        measured(state, options.streams, options.requests, options.rounds, options.connections, options.bad)
+        measured(state, **vars(options))
 
 
 if __name__ == "__main__":

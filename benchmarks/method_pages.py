@@ -39,7 +39,7 @@ CONTESTANTS: Mapping[str, Sequence[str]] = {
     "law": ("LAW",),
     "palm": ("PALM",),
     "cotta": ("CoTTA",),
-    "petal": ("PETAL", "PETAL (SRes)"),
+    "petal": ("PETAL",),
     "rmt": ("RMT", "RMT source-free"),
     "santa": ("SANTA",),
     "rotta": ("RoTTA",),
@@ -57,7 +57,7 @@ CONTESTANTS: Mapping[str, Sequence[str]] = {
 }
 """What each page shows, by the labels of the contestants."""
 ON_VIT = ("cmae", "rem")
-BATCHES = {"MEMO": 250, "PETAL": 250, "PETAL (SRes)": 250}
+BATCHES = dict.fromkeys(("ViDA", "PETAL", "MEMO", "REM", "CMAE"), 250)
 """Contestants on shorter streams than the others' 1,000 batches."""
 
 
@@ -106,7 +106,6 @@ def network(page: str) -> str:
 def contestants(page: str) -> list[str]:
     """Those of a page, and before them what they are measured by."""
     reference = ["Source"] if page in ON_VIT else ["Source", "BatchNorm"]
-    reference += ["CoTTA"] if page == "petal" else []
     return [*(label for label in reference if label not in CONTESTANTS[page]), *CONTESTANTS[page]]
 
 
@@ -130,7 +129,7 @@ def table(chosen: Sequence[str], model: str, results: Results, *, resets: bool =
     yield f"| contestant | Easy | Medium | Hard | mean |{' resets |' if resets else ''}"
     yield f"| --- | ---: | ---: | ---: | ---: |{' ---: |' if resets else ''}"
     for label in chosen:
-        batches = batches_of(chosen if resets else [label])
+        batches = batches_of(chosen if resets or model == "bundled-vit" else [label])
         found = [results[model, batches, level, label] for level in LEVELS]
         source = [results[model, batches, level, "Source"] for level in LEVELS]
         cells = [
@@ -139,7 +138,7 @@ def table(chosen: Sequence[str], model: str, results: Results, *, resets: bool =
         ]
         mean = statistics.fmean(one.accuracy for one in found)
         numbers = f" {statistics.fmean(one.resets for one in found):.0f} |" if resets else ""
-        note = "" if resets or batches == 1000 else f" ({batches} batches)"
+        note = "" if resets or model == "bundled-vit" or batches == 1000 else f" ({batches} batches)"
         yield f"| {label}{note} | {' | '.join(cells)} | {mean:.1f} |{numbers}"
 
 
@@ -202,7 +201,7 @@ def index(results: Results) -> str:
     lines = [
         *table(everyone, "bundled-resnet", results),
         "",
-        "On bundled-vit:",
+        "On bundled-vit, 250 batches:",
         "",
         *table(on_vit, "bundled-vit", results),
     ]

@@ -65,9 +65,12 @@ class Running:
 
 
 @contextlib.contextmanager
-def serving(state: Path, *more: str, prepare: Callable[[], None] | None = None) -> Iterator[Running]:
+def serving(
+    state: Path, *more: str, token: str | None = TOKEN, prepare: Callable[[], None] | None = None
+) -> Iterator[Running]:
     """`holdfast serve` on a free port of loopback, killed at the end if it still runs.
 
+    token: None for a service that asks for none.
     more: options beside `OPTIONS`; the last of two equal ones counts.
     prepare: called in the process before anything else.
     """
@@ -79,7 +82,7 @@ def serving(state: Path, *more: str, prepare: Callable[[], None] | None = None) 
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "HOLDFAST_TOKEN": TOKEN},
+            env={**os.environ, "OMP_NUM_THREADS": "1", "HOLDFAST_TOKEN": token or ""},
             preexec_fn=prepare,
         )
     try:

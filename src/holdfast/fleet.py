@@ -142,7 +142,7 @@ class Fleet:
 
     def __getitem__(self, name: str) -> Member:
         """The stream's adapter; asking for it does not begin the stream."""
-        return Member(self, _checked(name))
+        return Member(self, checked_name(name))
 
     def __contains__(self, name: object) -> bool:
         return name in self._entries
@@ -158,7 +158,7 @@ class Fleet:
     def begin(self, name: str) -> None:
         """Begin a stream before its first images; one that has begun stays as it is."""
         with self._gate.passing(), self._guard:
-            if _checked(name) not in self._entries:
+            if checked_name(name) not in self._entries:
                 self._entries[name] = _Entry(name)
                 self.changes += 1
 
@@ -181,7 +181,7 @@ class Fleet:
     def freeze(self, name: str, frozen: bool = True) -> None:
         """From now on the stream answers without adapting (or adapts again); a step under way is finished first."""
         with self._gate.passing():
-            entry, created = self._claim(_checked(name), begin=True)
+            entry, created = self._claim(checked_name(name), begin=True)
             try:
                 if created or entry.frozen != frozen:
                     entry.frozen = frozen
@@ -220,7 +220,7 @@ class Fleet:
         """
         record: StepRecord | None = None
         try:
-            with self._lent(_checked(name), begin=adapt) as (entry, adapter):
+            with self._lent(checked_name(name), begin=adapt) as (entry, adapter):
                 before, frozen = adapter.step, entry.frozen
                 if frozen or not adapt:
                     return Taken(adapter.predict(images), before, None, frozen)
@@ -622,7 +622,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         if content["digest"] != _digest(streams):
             raise SnapshotError(f"{folder} is damaged: the list of its streams does not match its digest")
         for name, about in streams.items():
-            fits = type(about["frozen"]) is bool and about["file"] in (None, _file_name(_checked(name)))
+            fits = type(about["frozen"]) is bool and about["file"] in (None, _file_name(checked_name(name)))
             if not fits:
                 raise SnapshotError(f"{folder} is no readable snapshot of a fleet: it says {about!r} of {name[:40]!r}")
     except FileNotFoundError as error:
@@ -662,7 +662,7 @@ def _copied(session: Session) -> Session:
     return dataclasses.replace(session, moments=moments, group=dict(session.group), states=states)
 
 
-def _checked(name: str) -> str:
+def checked_name(name: str) -> str:
     """The name of a stream, or an error; names never become paths, so they may hold any printable character."""
     if not isinstance(name, str):
         raise TypeError(f"a stream has a name, got {name!r}")

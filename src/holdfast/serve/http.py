@@ -331,12 +331,12 @@ def _add_images(app: FastAPI, service: Service, refused: Callable[..., JSONRespo
         if kind == "multipart/form-data":
             files = await _files(request, body, limits.max_batch)
             size = sum(map(len, files)) + 1 + images_are_slow
-            return await service.decode(functools.partial(images.decoded, files, limits.max_pixels), size)
+            return await service.decode(functools.partial(images.decoded, files, limits.max_pixels, service.size), size)
         content = b"".join([chunk async for chunk in body])
         if kind == images.NPY:
             work = functools.partial(images.unpacked, content, limits.max_pixels)
             return await service.decode(work, len(content))
-        work = functools.partial(images.decoded, [content], limits.max_pixels)
+        work = functools.partial(images.decoded, [content], limits.max_pixels, service.size)
         return await service.decode(work, len(content) + images_are_slow)
 
     images_are_slow = 2**20  # decoding is always worth a thread, however small the file
@@ -566,7 +566,7 @@ def _add_whole(app: FastAPI, service: Service) -> None:
         **common,
     )
     async def metrics() -> Response:
-        return Response(service.watch.metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(service.metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     @app.get("/healthz", tags=["service"], summary="Alive", response_model=Health, responses=_responses(guarded=False))
     async def healthz() -> Any:

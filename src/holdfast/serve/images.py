@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
@@ -28,8 +29,16 @@ def size_of(pixels: Pixels) -> tuple[int, int]:
     return int(height), int(width)
 
 
-def decoded(files: Sequence[bytes], max_pixels: int) -> Pixels:
-    """Image files of one size as uint8 [N, H, W, 3].
+def require_size(found: tuple[int, int], expected: tuple[int, int]) -> None:
+    """Refuse images of another height and width."""
+    if found != expected:
+        raise RefusedError(
+            "unfit", f"images must be {expected[1]}x{expected[0]} (width x height), got {found[1]}x{found[0]}"
+        )
+
+
+def decoded(files: Sequence[bytes], max_pixels: int, size: tuple[int, int] | None = None) -> Pixels:
+    """Image files of one size as uint8 [N, H, W, 3]; as long as no `size` is expected, `max_pixels` holds for all.
 
     >>> import PIL.Image
     >>> file = io.BytesIO()
@@ -37,26 +46,43 @@ def decoded(files: Sequence[bytes], max_pixels: int) -> Pixels:
     >>> decoded([file.getvalue()] * 2, max_pixels=100).shape
     (2, 4, 5, 3)
     """
-    pictures = [_decoded(file, max_pixels) for file in files]
-    sizes = sorted({picture.shape[:2] for picture in pictures})
-    if len(sizes) > 1:
-        said = ", ".join(f"{width}x{height}" for height, width in sizes[:4])
+    sizes = [_size_in(file, max_pixels) for file in files]
+    if len(set(sizes)) > 1:
+        said = ", ".join(f"{width}x{height}" for height, width in sorted(set(sizes))[:4])
         raise RefusedError("unfit", f"the images of a request must have one size, got {said}")
-    return np.stack(pictures)
+    height, width = sizes[0]
+    if size is not None:
+        require_size((height, width), size)
+    elif len(files) * height * width > max_pixels:  # small files may hold images that fill the memory together
+        raise RefusedError(
+            "too_large",
+            f"{len(files)} images of {width}x{height}: of the first ones at most {max_pixels} pixels are "
+            "accepted, send fewer",
+        )
+    return np.stack([_decoded(file) for file in files])
 
 
-def _decoded(file: bytes, max_pixels: int) -> npt.NDArray[np.uint8]:
+def _size_in(file: bytes, max_pixels: int) -> tuple[int, int]:
+    """Height and width by the header, which is all that is read."""
+    with _opened(file) as picture:
+        width, height = picture.size
+    if width * height > max_pixels:
+        raise RefusedError("too_large", f"an image is {width}x{height}; at most {max_pixels} pixels are accepted")
+    return height, width
+
+
+def _decoded(file: bytes) -> npt.NDArray[np.uint8]:
+    with _opened(file) as picture:
+        return np.asarray(picture.convert("RGB"), np.uint8)
+
+
+@contextlib.contextmanager
+def _opened(file: bytes) -> Iterator[Any]:
+    """An image as Pillow sees it; whatever goes wrong with it is a RefusedError."""
     pillow = require_pillow()
     try:
-        with pillow.open(io.BytesIO(file), formats=tuple(FORMATS.values())) as picture:  # reads the header only
-            width, height = picture.size
-            if width * height > max_pixels:
-                raise RefusedError(
-                    "too_large", f"an image is {width}x{height}; at most {max_pixels} pixels are accepted"
-                )
-            return np.asarray(picture.convert("RGB"), np.uint8)
-    except RefusedError:
-        raise
+        with pillow.open(io.BytesIO(file), formats=tuple(FORMATS.values())) as picture:
+            yield picture
     except (pillow.DecompressionBombWarning, pillow.DecompressionBombError) as error:
         raise RefusedError("too_large", f"an image is too large: {error}") from error
     except Exception as error:  # Pillow's readers raise whatever a damaged file makes them stumble over

@@ -187,15 +187,9 @@ class Service:
         size = images.size_of(pixels)
         if self.size is None:
             self.size = size  # until the model has said what it thinks of it
-        if size != self.size:
-            raise RefusedError(
-                "unfit", f"images must be {self.size[1]}x{self.size[0]} (width x height), got {size[1]}x{size[0]}"
-            )
+        images.require_size(size, self.size)
         kind = "adapt" if adapt else "predict"
-        try:
-            return await self._batcher.submit(name, kind, pixels, len(pixels), self.settings.timeout)
-        finally:
-            self.watch.queue(self._batcher.waiting)
+        return await self._batcher.submit(name, kind, pixels, len(pixels), self.settings.timeout)
 
     def _work(self, name: str, kind: str, requests: Sequence[Request[images.Pixels, Answer]]) -> list[Answer]:
         """One batch, in a thread: step, note, split."""
@@ -376,6 +370,11 @@ class Service:
         """Why the service is not ready; empty when it is."""
         found = [] if self.ready else ["the service is shutting down" if self.stopping else "the service is starting"]
         return found if self.snapshot_works else [*found, "the last snapshot failed"]
+
+    def metrics(self) -> bytes:
+        """All numbers in Prometheus' text format."""
+        self.watch.queue(self._batcher.waiting)
+        return self.watch.metrics()
 
     def info(self) -> dict[str, Any]:
         """What is served, and how."""

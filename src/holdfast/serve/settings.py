@@ -64,7 +64,7 @@ class Settings:
     max_body: int = 64 * 2**20
     """Bytes of a request."""
     max_pixels: int = 4096 * 4096
-    """Of one image."""
+    """Of one image; of all images of a request as long as their size is not known."""
     timeout: float = 30.0
     """Seconds until a request is answered, be it with an error."""
     rate: float = 1000.0

@@ -15,7 +15,7 @@ from typing import Any
 
 from holdfast.errors import SnapshotError
 from holdfast.files import LOCK, locked, write_atomically
-from holdfast.fleet import MANIFEST, Fleet, read_manifest
+from holdfast.fleet import MANIFEST, Fleet, checked_name, read_manifest
 
 _NUMBERED = re.compile(r"\d{6,12}")
 _log = logging.getLogger("holdfast.serve")
@@ -38,8 +38,8 @@ class Journal:
         for line in content.splitlines():
             try:
                 event = json.loads(line)
-                self._note(str(event["stream"]), event["dropped"])
-            except (ValueError, KeyError, TypeError, RecursionError):
+                self._note(checked_name(event["stream"]), event["dropped"])
+            except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
                 _log.warning("the journal has a line that is none, it is left out: %r", line[:80])
 
     def _note(self, name: str, dropped: int | None) -> None:
