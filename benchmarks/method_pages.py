@@ -23,7 +23,7 @@ FIGURES = ROOT / "docs" / "images" / "methods"
 INDEX = ROOT / "docs" / "methods.md"
 LEVELS = ("easy", "medium", "hard")
 BEGIN, END = "<!-- from benchmarks/method_pages.py -->", "<!-- end -->"
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
+COLOURS = ("#56b4e9", "#0072b2", "#d55e00", "#009e73", "#cc79a7")
 WIDTH, HEIGHT = 240, 150
 
 CONTESTANTS: Mapping[str, Sequence[str]] = {
@@ -57,7 +57,7 @@ CONTESTANTS: Mapping[str, Sequence[str]] = {
 }
 """What each page shows, by the labels of the contestants."""
 ON_VIT = ("cmae", "rem")
-BATCHES = dict.fromkeys(("ViDA", "PETAL", "MEMO", "REM", "CMAE"), 250)
+BATCHES = {"ViDA": 250, "PETAL": 250, "REM": 250, "CMAE": 250, "MEMO": 25}
 """Contestants on shorter streams than the others' 1,000 batches."""
 
 
