@@ -57,6 +57,8 @@ def service(tmp_path_factory):
         yield running
 
 
+NOT_HTTP = "Invalid HTTP request received."
+"""What the server itself says, before the application, to headers that are not HTTP."""
 # A stream that the document allows need not exist, and any bytes are an image as far as a document can tell.
 JUDGED_ELSEWHERE = [checks.positive_data_acceptance, checks.negative_data_rejection]
 
@@ -76,9 +78,11 @@ def test_the_service_answers_as_its_document_says(service, mode):
         @given(case=operation.as_strategy(generation_mode=mode))
         def ask(case):
             nonlocal asked
-            answer = case.call_and_validate(headers=token, excluded_checks=JUDGED_ELSEWHERE, timeout=30)
-            assert answer.status_code < 500
+            answer = case.call(headers=token, timeout=30)
             asked += 1
+            assert answer.status_code < 500
+            if answer.status_code != 400 or answer.text != NOT_HTTP:
+                case.validate_response(answer, excluded_checks=JUDGED_ELSEWHERE, headers=token)
 
         with contextlib.suppress(Unsatisfiable):  # what takes nothing cannot be given anything wrong
             ask()

@@ -93,9 +93,9 @@ class TransformerShape:
 
 
 SHAPES: dict[str, Shape | TransformerShape] = {
-    "vit-32px": TransformerShape(batch=64),
     "resnet26-32px": Shape(blocks=(2, 2, 2, 2), width=32, side=32, batch=64, large_stem=False),
     "resnet50-224px": Shape(blocks=(3, 4, 6, 3), width=64, side=224, batch=8, large_stem=True),
+    "vit-32px": TransformerShape(batch=64),
 }
 
 
