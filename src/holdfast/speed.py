@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import multiprocessing
 import statistics
@@ -122,6 +123,10 @@ def methods_measured() -> dict[str, Method]:
             method = methods.MEMO(views=16)
         elif isinstance(method, methods.RoTTA):
             method = methods.RoTTA(every=2)
+        elif isinstance(method, methods.CoTTA):
+            method = dataclasses.replace(method, confidence=0.0)  # without the views that an unsure source asks for
+        elif isinstance(method, methods.Reservoir):
+            method = methods.Reservoir(methods.ETA(entropy_margin=1.1, similarity_margin=2.0))
         chosen[name] = method
     return chosen
 
