@@ -20,7 +20,7 @@ POLICIES = {
     "distribution": resets.Distribution(threshold=0.9, short=1, long=2),
 }
 OPTIMIZER = functools.partial(torch.optim.SGD, lr=0.05, momentum=0.9)
-TRANSFORMERS_ONLY = ("cmae", "rem")
+TRANSFORMERS_ONLY = [name for name in holdfast.list_methods() if methods.base.registry.get(name).transformers_only]
 
 
 QUICK = {

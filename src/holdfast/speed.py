@@ -100,12 +100,10 @@ SHAPES: dict[str, Shape | TransformerShape] = {
 }
 
 
-TRANSFORMERS_ONLY = ("cmae", "rem")
-
-
 def methods_for(shape: Shape | TransformerShape) -> list[str]:
     """The methods that run on a network."""
-    return [name for name in methods_measured() if isinstance(shape, TransformerShape) or name not in TRANSFORMERS_ONLY]
+    every = isinstance(shape, TransformerShape)
+    return [name for name, method in methods_measured().items() if every or not method.transformers_only]
 
 
 def methods_measured() -> dict[str, Method]:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import os
 import re
-import shutil
 import socket
 import threading
 import time
@@ -30,21 +28,6 @@ from holdfast.serve import ImageStatistics, Service, Settings, make_app
 from holdfast.testing import small_network
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="browser tests left out: playwright is not installed")
-BROWSER = os.environ.get("HOLDFAST_BROWSER") or next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"))), None
-)
-pytestmark = pytest.mark.skipif(
-    BROWSER is None, reason="browser tests left out: no Chromium found; install the system's package `chromium`"
-)
-FLAGS = [
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
 expect = sync_api.expect
 
@@ -138,14 +121,6 @@ def stand(make_stand) -> Stand:
     made.feed("door/back", 30, concentration=-0.01, threshold=-1.6, reset_fraction=1.0)
     made.feed(HOSTILE, 3)
     return made
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with sync_api.sync_playwright() as driver:
-        started = driver.chromium.launch(executable_path=BROWSER, args=FLAGS)
-        yield started
-        started.close()
 
 
 @pytest.fixture

@@ -2,39 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-
 import pytest
 
 from holdfast import report
 from test_report import story_of
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="browser tests left out: playwright is not installed")
-BROWSER = os.environ.get("HOLDFAST_BROWSER") or next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"))), None
-)
-pytestmark = pytest.mark.skipif(
-    BROWSER is None, reason="browser tests left out: no Chromium found; install the system's package `chromium`"
-)
-FLAGS = [
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 WIDTHS, SCHEMES = (360, 768, 1280), ("light", "dark")
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with sync_api.sync_playwright() as driver:
-        started = driver.chromium.launch(executable_path=BROWSER, args=FLAGS)
-        yield started
-        started.close()
 
 
 @pytest.fixture(scope="module")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-
 import pytest
 
 from holdfast import bench
@@ -12,13 +9,6 @@ from holdfast.report import survey
 from holdfast.report.comparison import Comparison
 from holdfast.report.entries import Arrangement, read
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="browser tests left out: playwright is not installed")
-BROWSER = os.environ.get("HOLDFAST_BROWSER") or next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"))), None
-)
-pytestmark = pytest.mark.skipif(
-    BROWSER is None, reason="browser tests left out: no Chromium found; install the system's package `chromium`"
-)
 GRID = {
     "stream": "drift:images_per_cell=16",
     "steps": 12,
@@ -40,17 +30,15 @@ def address(tmp_path_factory) -> str:
 
 
 @pytest.fixture
-def page(address):
+def page(browser, address):
     """The page, opened on a telephone; whatever goes wrong on it fails the test at the end."""
     problems: list[str] = []
-    with sync_api.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=BROWSER, args=["--headless=new", "--no-sandbox"])
-        opened = browser.new_page(viewport={"width": 360, "height": 800})
-        opened.on("console", lambda message: problems.append(message.text))
-        opened.on("pageerror", lambda error: problems.append(str(error)))
-        opened.goto(address)
-        yield opened
-        browser.close()
+    opened = browser.new_page(viewport={"width": 360, "height": 800})
+    opened.on("console", lambda message: problems.append(message.text))
+    opened.on("pageerror", lambda error: problems.append(str(error)))
+    opened.goto(address)
+    yield opened
+    opened.close()
     assert problems == []
 
 

@@ -33,6 +33,8 @@ class Method:
     name: ClassVar[str] = ""
     prepared_with: ClassVar[tuple[str, ...]] = ()
     """The hyperparameters that `prepare` depends on."""
+    transformers_only: ClassVar[bool] = False
+    """Whether it needs the tokens of a vision transformer, and refuses other networks."""
 
     @property
     def needs_source(self) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +35,8 @@ class CMAE(Method):
     answer is t. After each update every weight of the network returns to the source with probability `restore`.
     All layers adapt. Vision transformers only.
     """
+
+    transformers_only: ClassVar[bool] = True
 
     mask_ratio: float = 0.5
     """The share of the patches that is masked."""

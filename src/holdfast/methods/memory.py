@@ -10,7 +10,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from holdfast.augment import ColourAffineBlur, call_augmentation
 from holdfast.held_statistics import HeldStatistics, exponential
 from holdfast.methods.teacher import MeanTeacher
 from holdfast.network import Network
@@ -223,10 +222,6 @@ class MemoryTeacher(MeanTeacher):
         """`run` with the parameters `values`, without a graph. Not between the student's forward and its backward."""
         with network.arena.holding(values):
             return self.run(network, images, statistics)
-
-    def views_of(self, images: Tensor, step: Step) -> Tensor:
-        """Remembered images, augmented."""
-        return call_augmentation(self.augment or ColourAffineBlur(), images, step.generator)
 
 
 def refusable(loss: Tensor, *moved: Tensor) -> Tensor:

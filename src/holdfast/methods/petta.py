@@ -115,7 +115,7 @@ class PeTTA(MemoryTeacher):
         anchor, source_statistics = self.run_as(arena.source, network, images, state.tensor("source_statistics"))
         with torch.set_grad_enabled(self.symmetric):  # otherwise this only moves the statistics, as published
             plain, between = self.run(network, images, state.tensor("statistics"))
-        logits, statistics = self.run(network, self.views_of(images, step), between)
+        logits, statistics = self.run(network, self.views(step, images), between)
 
         loss = self.divergence(logits, target).mean()
         if self.symmetric:

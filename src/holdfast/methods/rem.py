@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +29,8 @@ class REM(Method):
     token attends to most in the last block. In the first term only z_i learns, in the second only z_j. Vision
     transformers only.
     """
+
+    transformers_only: ClassVar[bool] = True
 
     views: int = 3
     """The whole image among them; with 1 there is nothing to compare, and nothing is learnt."""

@@ -44,7 +44,7 @@ class RoTTA(MemoryTeacher):
         target, teacher_statistics = self.run_as(
             state.tensor("teacher"), network, bank.images, state.tensor("teacher_statistics")
         )
-        logits, statistics = self.run(network, self.views_of(bank.images, step), state.tensor("statistics"))
+        logits, statistics = self.run(network, self.views(step, bank.images), state.tensor("statistics"))
         weights = freshness(bank.ages.to(logits) / self.capacity)
         loss = refusable((weights * self.divergence(logits, target)).mean(), statistics, teacher_statistics)
         updates |= {"statistics": statistics, "teacher_statistics": teacher_statistics}

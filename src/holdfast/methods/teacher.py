@@ -51,9 +51,10 @@ class MeanTeacher(Method):
         with torch.no_grad(), network.arena.holding(state.tensor("teacher")):
             return network(images)
 
-    def views(self, step: Step) -> Tensor:
-        """The batch, augmented."""
-        return call_augmentation(self.augment or ColourAffineBlur(), step.images, step.generator)
+    def views(self, step: Step, images: Tensor | None = None) -> Tensor:
+        """The batch, or other images of the same kind, augmented."""
+        images = step.images if images is None else images
+        return call_augmentation(self.augment or ColourAffineBlur(), images, step.generator)
 
     def divergence(self, student: Tensor, teacher: Tensor) -> Tensor:
         """How far the student's logits are from the teacher's, for each sample."""
