@@ -26,6 +26,7 @@ LAYERS = [
     {"speed", "streams"},
     {"calibration", "bench"},
     {"report", "serve"},
+    {"studies"},
     {"showcase"},
     {"commands"},
     {"cli"},

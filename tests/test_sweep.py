@@ -122,6 +122,7 @@ def test_ctrl_c_loses_nothing(tmp_path):
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert errors.strip().endswith("holdfast: interrupted")
+    assert [path.name for path in (tmp_path / "runs").glob(".*")] == [".lock"]
     begun = [run for run in bench.find(tmp_path / "runs") if run.batches]
     assert begun
     for run in begun:

@@ -105,8 +105,8 @@ class Adapter:
         require_choice("on_nonfinite", on_nonfinite, ("reset", "raise"))
         if num_classes is not None:
             require_count("num_classes", num_classes, low=2)
-        self.method = methods.get(method)() if isinstance(method, str) else method
-        self.policy: Reset = resets.get(reset)() if isinstance(reset, str) else Never() if reset is None else reset
+        self.method = methods.make(method) if isinstance(method, str) else method
+        self.policy: Reset = resets.make(reset) if isinstance(reset, str) else Never() if reset is None else reset
         for given, kind in ((self.method, Method), (self.policy, Reset)):
             if not isinstance(given, kind):
                 raise TypeError(f"expected a name or a {kind.__name__} object, got {given!r}")
@@ -523,12 +523,12 @@ def _all_finite(values: Tensor) -> bool:
     return math.isfinite(values.sum().item()) or bool(torch.isfinite(values).all())
 
 
-def _describe(configured: Method | Reset) -> dict[str, Any]:
+def _describe(configured: Any) -> dict[str, Any]:
     """Name and hyperparameters as JSON values; a callable by its name."""
     values: dict[str, Any] = {}
     for item in dataclasses.fields(configured):
         value = getattr(configured, item.name)
-        if isinstance(value, Method):
+        if dataclasses.is_dataclass(value) and hasattr(value, "name"):  # a base method, a part of a policy
             values[item.name] = _describe(value)
         else:
             plain = isinstance(value, (int, float, str, bool, type(None)))

@@ -59,6 +59,22 @@ def concentration(logits: Tensor) -> Tensor:
     return -entropy(logits.mean(0, keepdim=True))[0]
 
 
+def trimmed_concentration(logits: Tensor, count: int) -> Tensor:
+    """Concentration without the `count` logits of the largest magnitude: each class's mean is over what is left of it.
+
+    A class of which nothing is left takes no part.
+
+    >>> logits = torch.tensor([[9.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
+    >>> torch.equal(trimmed_concentration(logits, 1), concentration(torch.tensor([[0.0, 0.5, 0.0]])))
+    True
+    """
+    kept = torch.ones_like(logits, dtype=torch.bool)
+    kept.view(-1)[logits.abs().flatten().topk(count).indices] = False
+    left = kept.sum(0)
+    mean = torch.where(kept, logits, 0.0).sum(0)[left > 0] / left[left > 0]
+    return -entropy(mean[None])[0]
+
+
 def soft_likelihood_ratio(logits: Tensor, clip: float = 0.99, eps: float = 1e-5) -> Tensor:
     """Soft likelihood ratio of each row [batch]: negative expected log odds; certain entries pass no gradient."""
     probabilities = logits.softmax(1).clamp(max=clip)

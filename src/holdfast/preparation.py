@@ -68,8 +68,8 @@ def prepare(
     >>> sorted(prepare(net, methods.EATA(), torch.rand(64, 4)).tensors)
     ['fisher']
     """
-    method = methods.get(method)() if isinstance(method, str) else method
-    policy: Reset = resets.get(reset)() if isinstance(reset, str) else Never() if reset is None else reset
+    method = methods.make(method) if isinstance(method, str) else method
+    policy: Reset = resets.make(reset) if isinstance(reset, str) else Never() if reset is None else reset
     parts = needing(method, policy)
     if not parts:
         raise _unneeded(method)

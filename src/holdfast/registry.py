@@ -29,6 +29,7 @@ class Registry(Generic[T]):
         self.kind = kind
         self._classes: dict[str, type[T]] = {}
         self._aliases: dict[str, str] = {}
+        self._variants: dict[str, tuple[str, dict[str, Any]]] = {}
         self._plugins_loaded = False
 
     def register(self, name: str, *aliases: str) -> Callable[[C], C]:
@@ -48,23 +49,42 @@ class Registry(Generic[T]):
 
         return decorate
 
+    def variant(self, name: str, of: str, **options: Any) -> None:
+        """Give a class with some of its options set a name of its own, such as `asr-full`."""
+        if name in self._classes or self._variants.get(name, (of, options)) != (of, options):
+            raise ValueError(f"the {self.kind} name {name!r} is taken")
+        self._variants[name] = of, options
+
     def names(self, pattern: str = "*") -> list[str]:
-        """Registered names that match a shell pattern, sorted."""
+        """Registered names that match a shell pattern, sorted; without variants."""
         self._load_plugins()
         return sorted(fnmatch.filter(self._classes, pattern.lower()))
 
+    def variants(self, pattern: str = "*") -> dict[str, tuple[str, dict[str, Any]]]:
+        """Variants that match a shell pattern: what each is one of, and the options it sets."""
+        return {name: self._variants[name] for name in fnmatch.filter(self._variants, pattern.lower())}
+
     def get(self, name: str) -> type[T]:
-        """The class registered under `name`; an unknown name suggests the nearest."""
-        key = name.lower()
+        """The class registered under `name`, or that it is a variant of."""
+        return self.resolve(name)[0]
+
+    def make(self, name: str, **options: Any) -> T:
+        """An instance by name; `options` come on top of what a variant sets."""
+        cls, usual = self.resolve(name)
+        return cls(**{**usual, **options})
+
+    def resolve(self, name: str) -> tuple[type[T], dict[str, Any]]:
+        """The class that a name stands for, and the options that it sets; an unknown name suggests the nearest."""
+        key, options = self._variants.get(name.lower(), (name.lower(), {}))
         key = self._aliases.get(key, key)
         if key not in self._classes:
             self._load_plugins()
             key = self._aliases.get(key, key)
         if key not in self._classes:
-            near = difflib.get_close_matches(key, [*self._classes, *self._aliases], n=1, cutoff=0.5)
+            near = difflib.get_close_matches(key, [*self._classes, *self._aliases, *self._variants], n=1, cutoff=0.5)
             hint = f"did you mean {near[0]!r}? " if near else ""
             raise UnknownNameError(f"unknown {self.kind} {name!r}; {hint}known: {', '.join(self.names())}")
-        return self._classes[key]
+        return self._classes[key], options
 
     def _load_plugins(self) -> None:
         if self._plugins_loaded:

@@ -43,9 +43,22 @@ def model_of(experiment: Experiment) -> nn.Module:
     return _model(_text(experiment.model))
 
 
-def stream_of(experiment: Experiment) -> streams.Seekable:
-    """The stream, from its beginning; one copy for all the runs of a process that share it."""
-    return _stream(_text(experiment.stream), experiment.seed, experiment.steps, experiment.batch)
+def stream_of(experiment: Experiment, batches: Path | None = None) -> streams.Seekable:
+    """The stream, from its beginning; one copy for all the runs of a process that share it.
+
+    `batches`: a folder where batches are kept for other processes that see the same stream.
+    """
+    stream = _stream(stream_text(experiment))
+    # A stream that makes its batches in a way of its own is left alone: pixels are not all there is to it.
+    plain = all(getattr(type(stream), name) is getattr(streams.Seekable, name) for name in ("__getitem__", "batches"))
+    return stream if batches is None or not plain else streams.Kept(stream, batches)
+
+
+def stream_text(experiment: Experiment) -> str:
+    """All that the stream is made from: experiments in which this is equal see the same batches."""
+    # A stream may have a seed of its own; then the experiment's is the method's alone.
+    asked = {"seed": experiment.seed, "steps": experiment.steps, "batch": experiment.batch}
+    return json.dumps({"name": experiment.stream.name, **asked, **experiment.stream.options})
 
 
 def adapter_of(experiment: Experiment, model: nn.Module, stream: streams.Seekable) -> Adapter:
@@ -94,10 +107,9 @@ def _model(text: str) -> nn.Module:
 
 
 @functools.lru_cache(_REMEMBERED)
-def _stream(text: str, seed: int, steps: int | None, batch: int | None) -> streams.Seekable:
+def _stream(text: str) -> streams.Seekable:
     part = Component.parse(json.loads(text))
-    # A stream may have a seed of its own; then the experiment's is the method's alone.
-    options: dict[str, Any] = {"seed": seed, "steps": steps, "batch": batch, **_tuples(part.options)}
+    options = _tuples(part.options)
     if "order" in options:
         options["order"] = _order(part.options["order"])
     make = imported(part.name) if ":" in part.name else functools.partial(streams.make, part.name)
@@ -119,8 +131,8 @@ def _order(given: Any) -> streams.Order:
 
 def _instance(registry: Registry[T], part: Component) -> T:
     """The registered class with the options as fields; `preset` names one of its ready-made settings."""
-    cls = registry.get(part.name)
-    options = _tuples(part.options)
+    cls, usual = registry.resolve(part.name)
+    options = {**usual, **_tuples(part.options)}
     preset = options.pop("preset", None)
     make: Callable[..., T] = cls
     if preset is not None:

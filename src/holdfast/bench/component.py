@@ -10,6 +10,7 @@ from typing import Any
 
 from holdfast.bench import text
 
+_OPTIONS = re.compile(r":\s*[A-Za-z_]\w*\s*=")
 _PART = re.compile(r"""(?:[^,\[\](){}]|\[[^\]]*\]|\([^)]*\)|\{[^}]*\})+""")
 
 
@@ -21,6 +22,8 @@ class Component:
     Component(name='ccc-mini', options={'level': 'hard', 'speed': 128}, title='')
     >>> Component.parse({"name": "sgd", "lr": 0.01}).label
     'sgd lr=0.01'
+    >>> Component.parse("asr:when=interval:every=512,extent=full").options
+    {'when': 'interval:every=512', 'extent': 'full'}
     """
 
     name: str
@@ -50,10 +53,11 @@ class Component:
             return cls(str(given["name"]), options, str(given.get("title", "")))
         if not isinstance(given, str):
             raise TypeError(f"a part of an experiment is a name or a mapping with a name, got {given!r}")
-        head, colon, tail = given.rpartition(":")
-        if not colon or "=" not in tail:
+        start = _OPTIONS.search(given)  # a name may have colons of its own, module:function, and so may a value
+        if start is None:
             return cls(given.strip())
-        return cls(head.strip(), dict(_option(part, given) for part in _PART.findall(tail)))
+        tail = given[start.start() + 1 :]
+        return cls(given[: start.start()].strip(), dict(_option(part, given) for part in _PART.findall(tail)))
 
     def as_plain(self) -> str | dict[str, Any]:
         """The shortest form that `parse` takes back."""

@@ -121,7 +121,9 @@ def _title(part: Component) -> str:
     if part.title:
         return part.title
     options = ", ".join(f"{key} {value}" for key, value in part.options.items())
-    return _TITLES.get(part.name, part.name.upper()) + (f" ({options})" if options else "")
+    name, _, variant = part.name.partition("-")  # asr-no-recovery
+    said = ", ".join(filter(None, (variant.replace("-", " "), options)))
+    return _TITLES.get(name, name.upper()) + (f" ({said})" if said else "")
 
 
 def _slug(label: str) -> str:

@@ -20,7 +20,9 @@ from holdfast.files import write_atomically
 
 SEGMENTS, STEPS, SPANS, TIMING = "segments", "steps.parquet", "spans.parquet", "timing.parquet"
 
-_MEASURES = ("loss", "concentration", "threshold", "inconsistency", "momentum", "penalty")
+VARIANTS = ("concentration_mean_of_softmax", "concentration_without_1", "concentration_without_10_percent")
+"""Other measures of the same predictions; runs of before they were measured do not have them."""
+_MEASURES = ("loss", "concentration", *VARIANTS, "threshold", "inconsistency", "momentum", "penalty")
 _COUNTS = pa.list_(pa.int32())
 _SPAN = pa.struct([("domain", pa.string()), ("visit", pa.int32()), ("images", pa.int32()), ("correct", pa.int32())])
 _SCHEMA = pa.schema(
@@ -52,6 +54,10 @@ class Row:
     selected: int
     loss: float | None
     concentration: float | None
+    concentration_mean_of_softmax: float | None
+    concentration_without_1: float | None
+    """Without the logit of the largest magnitude."""
+    concentration_without_10_percent: float | None
     threshold: float | None
     inconsistency: float | None
     momentum: float | None
@@ -141,7 +147,7 @@ class Ledger:
 
     def _column(self, file: str, name: str) -> pa.ChunkedArray:
         if self.complete:
-            return pq.read_table(self.folder / file, columns=[name]).column(name)
+            return _read(self.folder / file, [name]).column(name)
         if file == SPANS:
             return _flattened(self._table(["step", "spans"])).column(name)
         return self._table([name]).column(name)
@@ -154,7 +160,7 @@ class Ledger:
     def _table(self, names: list[str]) -> pa.Table:
         """Some columns of the segments."""
         schema = pa.schema([_SCHEMA.field(name) for name in names])
-        parts = [pq.read_table(path, columns=names).cast(schema) for path in self._segments().values()]
+        parts = [_read(path, names).cast(schema) for path in self._segments().values()]
         return pa.concat_tables(parts).combine_chunks() if parts else schema.empty_table()
 
     def _segments(self) -> dict[int, Path]:
@@ -164,6 +170,16 @@ class Ledger:
                 if name := _NAME.fullmatch(path.name):
                     found[int(name[1])] = path
         return dict(sorted(found.items()))
+
+
+def _read(path: Path, names: list[str]) -> pa.Table:
+    """Some columns of a file; those that it is too old to have are empty."""
+    there = pq.read_schema(path).names
+    table = pq.read_table(path, columns=[name for name in names if name in there])
+    for at, name in enumerate(names):
+        if name not in there:
+            table = table.add_column(at, name, pa.nulls(table.num_rows, _SCHEMA.field(name).type))
+    return table
 
 
 def _flattened(table: pa.Table) -> pa.Table:

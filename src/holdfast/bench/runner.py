@@ -39,13 +39,14 @@ def run(
     should_stop: Callable[[], bool] = lambda: False,
     fresh: bool = False,
     patience: float = 0.0,
+    batches: Path | None = None,
 ) -> Run:
     """Run an experiment in the folder `out`, from its last snapshot on, and return what is on disk then.
 
     A finished run is not run again. A folder that holds another experiment is refused; `fresh` deletes what was there.
     snapshot_every: a killed run loses at most so many batches. prefetch: processes that make batches ahead of time.
     should_stop: asked after every batch; True ends early, with a snapshot. patience: seconds to wait while another
-    process is in the folder.
+    process is in the folder. batches: a folder of batches that runs share, see `streams.Kept`; bits are the same.
     """
     require_count("snapshot_every", snapshot_every)
     require_count("prefetch", prefetch, low=0)
@@ -60,7 +61,7 @@ def run(
         if not (folder / RESULT).is_file():
             (folder / ERROR).unlink(missing_ok=True)
             with _tensorboard(tensorboard) as log:
-                _go_on(experiment, folder, snapshot_every, prefetch, log, progress, should_stop)
+                _go_on(experiment, folder, snapshot_every, prefetch, log, progress, should_stop, batches)
     return load(folder)
 
 
@@ -72,8 +73,9 @@ def _go_on(
     log: Callable[[Row], None],
     progress: Progress | None,
     should_stop: Callable[[], bool],
+    kept: Path | None,
 ) -> None:
-    model, stream = assembly.model_of(experiment), assembly.stream_of(experiment)
+    model, stream = assembly.model_of(experiment), assembly.stream_of(experiment, kept)
     adapter = assembly.adapter_of(experiment, model, stream)
     ledger = Ledger(folder)
     _resume(adapter, ledger)
@@ -124,6 +126,9 @@ def _step(adapter: Adapter, batch: Batch) -> Row:
         loss=record.loss,
         # Every run has it, so that runs can be compared; a policy that measures it sees uncorrected logits.
         concentration=float(losses.concentration(logits)) if concentration is None else concentration,
+        concentration_mean_of_softmax=-float(losses.marginal_entropy(logits)),
+        concentration_without_1=float(losses.trimmed_concentration(logits, 1)),
+        concentration_without_10_percent=float(losses.trimmed_concentration(logits, max(1, logits.numel() // 10))),
         threshold=record.threshold,
         inconsistency=record.inconsistency,
         momentum=record.momentum,

@@ -13,8 +13,9 @@ from typing import Any
 from holdfast.bench import assembly, text
 from holdfast.bench.experiment import Experiment
 from holdfast.bench.ledger import Ledger
-from holdfast.bench.results import ENVIRONMENT, RESULT, read_json
+from holdfast.bench.results import ENVIRONMENT, read_json
 from holdfast.bench.runner import claim, clear
+from holdfast.bench.sharing import release, remove_left_overs, sharing
 from holdfast.bench.work import Job, Report
 from holdfast.files import LOCK, locked
 from holdfast.validation import require_choice, require_count
@@ -114,25 +115,43 @@ def sweep(
     errors: dict[str, str] = {}
     with locked(root / LOCK):
         stop.unlink(missing_ok=True)
+        remove_left_overs(root)
         for job in work.values() if fresh else ():
             clear(job.folder)
         observe()
-        waiting = [job for job in work.values() if not _is_finished(job)]
+        waiting = [job for job in work.values() if not job.is_finished()]
         for job in work.values():
-            if _is_finished(job):
+            if job.is_finished():
                 claim(job.folder, job.experiment)  # its titles may be new
-        for report in _backend(backend, address)(waiting, jobs, retries, observe) if waiting else ():
+        for report in _run(waiting, root, jobs, retries, observe, backend, address) if waiting else ():
             if report.error is not None:
                 errors[report.key] = report.error
         observe()
     for key, job in work.items():
-        if not _is_finished(job):
+        if not job.is_finished():
             errors.setdefault(key, f"stopped, because {stop} was there")
     return [Outcome(job.experiment, job.folder, errors.get(key)) for key, job in work.items()]
 
 
-def _is_finished(job: Job) -> bool:
-    return (job.folder / RESULT).is_file()
+def _run(
+    waiting: list[Job],
+    root: Path,
+    processes: int,
+    retries: int,
+    observe: Callable[[], None],
+    backend: str,
+    address: str | None,
+) -> list[Report]:
+    run = _backend(backend, address)
+    if backend == "ray":  # its nodes may be far from the disk
+        return run(waiting, processes, retries, observe)
+    with sharing(waiting, root) as sharers:
+
+        def look() -> None:
+            release(sharers)
+            observe()
+
+        return run(sharers, processes, retries, look)
 
 
 def _backend(name: str, address: str | None) -> Callable[[list[Job], int, int, Callable[[], None]], list[Report]]:
@@ -151,7 +170,7 @@ def _observe(jobs: list[Job], watch: Callable[[list[Progress]], None] | None) ->
         return
     told = []
     for job in jobs:
-        finished = _is_finished(job)
+        finished = job.is_finished()
         total = int((read_json(job.folder / ENVIRONMENT) or {}).get("batches", job.experiment.steps or 0))
         seen = total if finished else Ledger(job.folder).written()
         told.append(Progress(job.experiment, seen, total, finished))

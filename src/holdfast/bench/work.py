@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from holdfast.bench.experiment import Experiment
-from holdfast.bench.results import ERROR
+from holdfast.bench.results import ERROR, RESULT
 from holdfast.bench.runner import run
 
 _PATIENCE = 120.0  # seconds for the process of a lost worker to leave the folder
@@ -24,7 +24,7 @@ class Job:
     """An experiment with its folder.
 
     It ends after the batch at hand, with a snapshot, when the file `stop` exists or its `parent` process, if it has
-    one on this machine, is gone.
+    one on this machine, is gone. `batches` is a folder that it shares with the others that see the same stream.
     """
 
     experiment: Experiment
@@ -33,6 +33,10 @@ class Job:
     threads: int
     snapshot_every: int
     parent: int | None = None
+    batches: Path | None = None
+
+    def is_finished(self) -> bool:
+        return (self.folder / RESULT).is_file()
 
     def should_stop(self) -> bool:
         return self.stop.exists() or (self.parent is not None and os.getppid() != self.parent)
@@ -58,6 +62,7 @@ def carry_out(job: Job) -> Report:
             snapshot_every=job.snapshot_every,
             should_stop=job.should_stop,
             patience=_PATIENCE,
+            batches=job.batches,
         )
     except Exception as error:
         with contextlib.suppress(OSError):

@@ -28,6 +28,10 @@ def run(options: argparse.Namespace) -> None:
                 print(name if options.kind else f"{kind}\t{name}")
                 if options.long:
                     print("\n".join(f"    {line}" for line in description(registry.get(name))))
+            for name, (of, changes) in registry.variants(options.pattern).items():
+                print(name if options.kind else f"{kind}\t{name}")
+                if options.long:
+                    print(f"    {of} with {', '.join(f'{key}={value}' for key, value in changes.items())}")
 
 
 def description(registered: type) -> list[str]:

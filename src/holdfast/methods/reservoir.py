@@ -324,9 +324,9 @@ def _made(base: Method | str | Mapping[str, Any]) -> Method:
         if "name" not in base:
             raise ValueError(f"the base method needs a name, such as {{'name': 'eta'}}, got {dict(base)!r}")
         settings = {key: tuple(value) if isinstance(value, list) else value for key, value in base.items()}
-        made = registry.get(str(settings.pop("name")))(**settings)
+        made = registry.make(str(settings.pop("name")), **settings)
     else:
-        made = registry.get(base)() if isinstance(base, str) else base
+        made = registry.make(base) if isinstance(base, str) else base
     if not isinstance(made, Method):
         raise TypeError(f"base must be a method, its name, or a mapping with its name, got {base!r}")
     if not _supported(type(made)):

@@ -8,6 +8,7 @@ from holdfast.streams.ccc_recipes import CCCMiniRecipe, CCCRecipe
 from holdfast.streams.domain import Domain
 from holdfast.streams.errors import StreamError
 from holdfast.streams.images import LabelledImages
+from holdfast.streams.kept import Kept
 from holdfast.streams.matrix import Matrix
 from holdfast.streams.named import Recipe, make, registry
 from holdfast.streams.order import AsGiven, ByLabel, Dirichlet, Order, Shuffled, SlotDirichlet
@@ -34,6 +35,7 @@ __all__ = [
     "Dirichlet",
     "Domain",
     "InTurn",
+    "Kept",
     "LabelledImages",
     "Matrix",
     "Order",

@@ -1,0 +1,5 @@
+"""One file per analysis."""
+
+from holdfast.studies.analyses import concentration
+
+__all__ = ["concentration"]

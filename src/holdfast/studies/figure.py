@@ -1,0 +1,107 @@
+"""One look for all figures: sizes, type and colours that print, project and survive colour blindness."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.files import write_atomically
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FORMATS = ("pdf", "svg", "png")
+COLUMN, PAGE = 3.4, 7.0
+"""Widths in inches of one column, and of a page of two."""
+# The palette of Okabe and Ito, told apart under every common colour blindness, without its yellow: too faint a line.
+INK, ORANGE, SKY, GREEN, BLUE, RED, PINK = "#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7"
+GREY = "#7F7F7F"
+PALETTE = (BLUE, RED, GREEN, ORANGE, PINK, SKY, INK, GREY)
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)), (0, (1, 1)), "-")
+_KNOWN = {"Source": GREY, "BatchNorm": INK, "never": ORANGE, "RDumb": RED, "ASR": BLUE}
+_STYLE = {
+    "font.family": "DejaVu Sans",
+    "font.size": 8.0,
+    "axes.titlesize": 8.0,
+    "axes.labelsize": 8.0,
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "grid.linewidth": 0.4,
+    "grid.color": "#DDDDDD",
+    "legend.fontsize": 7.0,
+    "legend.frameon": False,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 3.5,
+    "xtick.labelsize": 7.0,
+    "ytick.labelsize": 7.0,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "pdf.fonttype": 42,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "holdfast",
+}
+
+
+def look() -> AbstractContextManager[None]:
+    """Within it, everything that is drawn and saved has the look of our figures."""
+    context: AbstractContextManager[None] = _matplotlib().rc_context(_STYLE)
+    return context
+
+
+def panels(
+    rows: int = 1, columns: int = 1, *, width: float = PAGE, height: float = 2.2, **options: Any
+) -> tuple[Figure, Any]:
+    """A figure and its axes [rows, columns], each row `height` inches high; `options` go to `Figure.subplots`."""
+    _matplotlib()
+    from matplotlib.figure import Figure
+
+    drawn = Figure(figsize=(width, height * rows), layout="constrained")
+    return drawn, drawn.subplots(rows, columns, squeeze=False, **options)
+
+
+def colour(label: str, at: int = 0) -> str:
+    """The colour of a contestant: always the same for those the paper is about, else the palette's at `at`.
+
+    >>> colour("ETA + ASR") == colour("ROID + ASR"), colour("ETA + RDumb") == colour("ETA + ASR")
+    (True, False)
+    """
+    add_on = label.rpartition(" + ")[2] if " + " in label else label
+    if add_on in _KNOWN:
+        return _KNOWN[add_on]
+    return _KNOWN["never"] if label in ("ETA", "EATA", "ROID", "CMF", "PeTTA", "Tent") else PALETTE[at % len(PALETTE)]
+
+
+def letter(axes: Sequence[Axes]) -> None:
+    """Mark panels a, b, c."""
+    for at, one in enumerate(axes):
+        one.set_title("abcdefghijkl"[at], loc="left", fontweight="bold")
+
+
+def save(figure: Figure, stem: Path) -> list[Path]:
+    """Write a figure in every format, whole or not at all; the same figure gives the same bytes."""
+    written = []
+    for format_ in FORMATS:
+        sink = io.BytesIO()
+        dates = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}[format_]
+        figure.savefig(sink, format=format_, dpi=200, metadata=dates)
+        path = stem.with_name(f"{stem.name}.{format_}")
+        write_atomically(path, sink.getvalue())
+        written.append(path)
+    return written
+
+
+def _matplotlib() -> Any:
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise ImportError("figures need matplotlib: pip install 'holdfast[figures]'") from error
+    return matplotlib
