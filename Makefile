@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test matrix lint types check clean
+.PHONY: demo test matrix docs lint types check clean
 
 demo: $(VENV)/ready
 	$(BIN)/holdfast demo
@@ -13,6 +13,9 @@ test: $(VENV)/ready
 
 matrix: $(VENV)/ready
 	HOLDFAST_WHOLE_MATRIX=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests/test_conformance.py
+
+docs: $(VENV)/ready
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check .

@@ -1,0 +1,47 @@
+"""Bring docs/analyses.md up to date with the analyses of the bundled benchmark: their figures, tables and remarks.
+
+holdfast analyse all --out analyses
+python benchmarks/gallery.py analyses
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "analyses.md"
+FIGURES = ROOT / "docs" / "images" / "analyses"
+_SECTION = re.compile(r"(<!-- analysis (?P<name>[a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def names(page: str) -> list[str]:
+    """The analyses that a page has a section for, in its order."""
+    return [found["name"] for found in _SECTION.finditer(page)]
+
+
+def filled(page: str, results: Path) -> str:
+    """The page with what the files in `results` say."""
+
+    def section(found: re.Match[str]) -> str:
+        name = found["name"]
+        text = (results / f"{name}.md").read_text(encoding="utf-8").strip()
+        text = re.sub(r"^#+ (.*)$", r"**\1**", text, flags=re.MULTILINE)  # titles of tables are no headings of the page
+        return f"{found[1]}\n![{name}](images/analyses/{name}.png)\n\n{text}\n\n{found[3]}"
+
+    return _SECTION.sub(section, page)
+
+
+def main(results: Path) -> None:
+    """Copy the figures, fill the page."""
+    page = PAGE.read_text(encoding="utf-8")
+    FIGURES.mkdir(parents=True, exist_ok=True)
+    for name in names(page):
+        shutil.copyfile(results / f"{name}.png", FIGURES / f"{name}.png")
+    PAGE.write_text(filled(page, results), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "analyses"))

@@ -1,0 +1,58 @@
+"""The scripts in examples/ run as they are, and show what they say they show."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[1] / "examples"
+LINES = 60
+
+
+def above(pattern: str, output: str) -> bool:
+    """Whether the first number that a line of the output shows is below the second."""
+    found = re.search(pattern, output)
+    assert found, f"no line like {pattern!r}"
+    low, high = map(float, found.groups())
+    return low < high
+
+
+SHOWN = {
+    "01_three_lines": lambda said: above(r"overall +([\d.]+)% +([\d.]+)%", said),
+    "02_save_and_resume": lambda said: said.count("bit for bit") == 2 and "DIFFERENT" not in said,
+    "03_watch_a_collapse": lambda said: above(r"alone ([\d.]+)%, with ASR ([\d.]+)%", said),
+    "04_your_own_method": lambda said: (
+        "10 checks passed" in said and above(r"source: ([\d.]+)%\nmargin: ([\d.]+)%", said)
+    ),
+    "05_your_own_reset_policy": lambda said: (
+        "10 checks passed" in said and above(r"(?s)second half ([\d.]+)%.*second half ([\d.]+)%", said)
+    ),
+    "06_compare_methods": lambda said: above(r"\| Source \| ([\d.]+) \|\n\| BatchNorm \| ([\d.]+)", said),
+    "07_fleet": lambda said: "2 of 4 streams are in memory" in said and "restored fleet: equal bit for bit" in said,
+}
+
+
+def test_every_example_is_checked_and_short():
+    scripts = {path.stem: path for path in FOLDER.glob("*.py")}
+    assert scripts.keys() == SHOWN.keys()
+    assert all(len(path.read_text().splitlines()) < LINES for path in scripts.values())
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_an_example_shows_what_it_is_for(name, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-W", "error", FOLDER / f"{name}.py"],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert SHOWN[name](done.stdout), done.stdout
+    assert not list(tmp_path.iterdir()), "it left files behind"
