@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import yaml
 
 import holdfast
 from holdfast import bench, cli
-from holdfast.bench import Component, Experiment, text
+from holdfast.bench import Component, Experiment, ledger, text
 from holdfast.bench.ledger import SEGMENTS, SPANS, STEPS
 from holdfast.bench.results import EXPERIMENT, RESULT, SNAPSHOT
 
@@ -55,6 +56,9 @@ def bits(folder: Path) -> dict[str, bytes]:
         ("recurring:corruptions=[fog, snow],visits=2", "recurring", {"corruptions": ["fog", "snow"], "visits": 2}),
         ("my.nets:build", "my.nets:build", {}),
         ("my.nets:build:width=3", "my.nets:build", {"width": 3}),
+        ("asr:when=interval:every=512,extent=full", "asr", {"when": "interval:every=512", "extent": "full"}),
+        ("asr:when={name: adaptive, delay: 1},r0=1", "asr", {"when": {"name": "adaptive", "delay": 1}, "r0": 1}),
+        ("my.nets:build:part=other:way=2", "my.nets:build", {"part": "other:way=2"}),
         ({"name": "eta", "entropy_margin": 0.4}, "eta", {"entropy_margin": 0.4}),
     ],
 )
@@ -159,6 +163,20 @@ def test_results_are_plain_parquet(finished):
     assert table.num_rows == 12
     assert {"step", "correct", "predicted", "reset_fraction"} <= set(table.column_names)
     assert not (finished / SEGMENTS).exists()
+
+
+def test_a_run_of_before_the_other_measures_reads_as_if_they_were_unknown(finished, tmp_path):
+    import pyarrow.parquet
+
+    old = shutil.copytree(finished, tmp_path / "old")
+    pyarrow.parquet.write_table(
+        pyarrow.parquet.read_table(old / STEPS).drop_columns(list(ledger.VARIANTS)), old / STEPS
+    )
+    steps, whole = bench.load(old).steps, bench.load(finished).steps
+    for name in ledger.VARIANTS:
+        assert np.isnan(steps[name]).all()
+        assert np.isfinite(whole[name]).all()
+    assert steps["concentration"].tolist() == whole["concentration"].tolist()
 
 
 def test_concentration_is_there_for_methods_whose_policy_does_not_measure_it(tmp_path):

@@ -28,7 +28,18 @@ def test_the_command_is_installed():
 
 def test_list_prints_names(capsys):
     assert cli.main(["list", "resets"]) == 0
-    assert capsys.readouterr().out.split() == ["asr", "confidence", "distribution", "never", "periodic"]
+    assert capsys.readouterr().out.split()[:6] == [
+        "asr",
+        "confidence",
+        "distribution",
+        "never",
+        "periodic",
+        "asr-interval",
+    ]
+    assert cli.main(["list", "resets", "asr-s*", "--long"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[lines.index("asr-share-20") + 1] == "    asr with extent=fixed:part=0.2"
+    assert "asr-full" not in lines
     assert cli.main(["list"]) == 0
     out = capsys.readouterr().out
     assert {"methods\troid", "streams\tdrift", "models\tbundled-resnet"} <= set(out.splitlines())

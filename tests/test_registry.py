@@ -42,6 +42,34 @@ def test_a_class_registers_by_decorator_and_a_taken_name_is_refused():
         registry.register("second", "one")(type("Second", (), {}))
 
 
+def test_a_variant_is_a_class_with_options_under_a_name_of_its_own():
+    registry: Registry[object] = Registry("thing")
+
+    @registry.register("line", "stroke")
+    @dataclass
+    class Line:
+        width: int = 1
+        colour: str = "black"
+
+    registry.variant("line-thick", "line", width=3)
+    registry.variant("line-thick", "line", width=3)  # as when a module is imported again
+    registry.variant("line-thick-red", "line-thick", colour="red")
+    assert registry.make("LINE-thick", colour="blue") == Line(3, "blue")
+    assert registry.make("line-thick-red") == Line(3, "red")
+    assert registry.get("line-thick") is Line
+    assert registry.names() == ["line"]
+    assert registry.variants("*-thick") == {"line-thick": ("line", {"width": 3})}
+    for name in ("line", "stroke", "line-thick"):
+        with pytest.raises(ValueError, match=f"'{name}' is taken"):
+            registry.variant(name, "line", width=4)
+    with pytest.raises(ValueError, match="'line-thick' is taken by a variant of line"):
+        registry.register("line-thick")(type("Other", (), {}))
+    with pytest.raises(holdfast.errors.UnknownNameError, match="unknown thing 'lime'; did you mean 'line'"):
+        registry.variant("lime-green", "lime")
+    with pytest.raises(holdfast.errors.UnknownNameError, match="did you mean 'line-thick'"):
+        registry.make("line-thik")
+
+
 PLUGIN = """
 from dataclasses import dataclass
 from holdfast.methods import Objective, Tent

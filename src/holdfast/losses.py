@@ -68,8 +68,10 @@ def trimmed_concentration(logits: Tensor, count: int) -> Tensor:
     >>> torch.equal(trimmed_concentration(logits, 1), concentration(torch.tensor([[0.0, 0.5, 0.0]])))
     True
     """
-    kept = torch.ones_like(logits, dtype=torch.bool)
-    kept.view(-1)[logits.abs().flatten().topk(count).indices] = False
+    largest = logits.abs().flatten().topk(count).indices
+    kept = torch.ones(logits.numel(), dtype=torch.bool, device=logits.device)
+    kept[largest] = False
+    kept = kept.view(logits.shape)
     left = kept.sum(0)
     mean = torch.where(kept, logits, 0.0).sum(0)[left > 0] / left[left > 0]
     return -entropy(mean[None])[0]

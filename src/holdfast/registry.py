@@ -37,6 +37,8 @@ class Registry(Generic[T]):
 
         def decorate(cls: C) -> C:
             for key in (name, *aliases):
+                if key in self._variants:
+                    raise ValueError(f"the {self.kind} name {key!r} is taken by a variant of {self._variants[key][0]}")
                 taken = self._classes.get(self._aliases.get(key, key))
                 if taken is not None and (taken.__module__, taken.__qualname__) != (cls.__module__, cls.__qualname__):
                     raise ValueError(
@@ -50,8 +52,20 @@ class Registry(Generic[T]):
         return decorate
 
     def variant(self, name: str, of: str, **options: Any) -> None:
-        """Give a class with some of its options set a name of its own, such as `asr-full`."""
-        if name in self._classes or self._variants.get(name, (of, options)) != (of, options):
+        """Give a class with some of its options set a name of its own, such as `asr-full`.
+
+        >>> from dataclasses import dataclass
+        >>> registry: Registry[object] = Registry("thing")
+        >>> @registry.register("line")
+        ... @dataclass
+        ... class Line:
+        ...     width: int = 1
+        >>> registry.variant("line-thick", "line", width=3)
+        >>> registry.make("line-thick").width
+        3
+        """
+        self.resolve(of)
+        if name in self._classes or name in self._aliases or self._variants.get(name, (of, options)) != (of, options):
             raise ValueError(f"the {self.kind} name {name!r} is taken")
         self._variants[name] = of, options
 
@@ -75,8 +89,11 @@ class Registry(Generic[T]):
 
     def resolve(self, name: str) -> tuple[type[T], dict[str, Any]]:
         """The class that a name stands for, and the options that it sets; an unknown name suggests the nearest."""
-        key, options = self._variants.get(name.lower(), (name.lower(), {}))
-        key = self._aliases.get(key, key)
+        if name.lower() in self._variants:
+            of, options = self._variants[name.lower()]
+            cls, usual = self.resolve(of)
+            return cls, {**usual, **options}
+        key = self._aliases.get(name.lower(), name.lower())
         if key not in self._classes:
             self._load_plugins()
             key = self._aliases.get(key, key)
@@ -84,7 +101,7 @@ class Registry(Generic[T]):
             near = difflib.get_close_matches(key, [*self._classes, *self._aliases, *self._variants], n=1, cutoff=0.5)
             hint = f"did you mean {near[0]!r}? " if near else ""
             raise UnknownNameError(f"unknown {self.kind} {name!r}; {hint}known: {', '.join(self.names())}")
-        return self._classes[key], options
+        return self._classes[key], {}
 
     def _load_plugins(self) -> None:
         if self._plugins_loaded:
@@ -98,7 +115,7 @@ class Registry(Generic[T]):
                     f"the {self.kind} plug-in {entry.name!r} ({entry.value}) failed to import: {error!r}", stacklevel=2
                 )
                 continue
-            if entry.name not in self._classes:
+            if entry.name not in self._classes and entry.name not in self._variants:
                 self.register(entry.name)(loaded)
 
 

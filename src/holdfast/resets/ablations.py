@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from holdfast.resets.asr import ASR
 from holdfast.resets.base import registry
 
 ABLATIONS: dict[str, dict[str, Any]] = {
@@ -42,4 +43,4 @@ ABLATIONS: dict[str, dict[str, Any]] = {
 """By name, what differs from `ASR`."""
 
 for _name, _changes in ABLATIONS.items():
-    registry.variant(_name, "asr", **_changes)
+    registry.variant(_name, ASR.name, **_changes)

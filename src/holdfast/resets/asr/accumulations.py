@@ -23,6 +23,8 @@ class Accumulation(Part):
     """Whether anything is accumulated; without it there is no recovery."""
     lifetime: ClassVar[Lifetime] = "stream"
     """How long a total lasts: "episode", until the next reset."""
+    precise: ClassVar[bool] = False
+    """Whether totals are in float64, for those that grow as long as the stream."""
 
     def gather(self, total: Tensor, value: Tensor, factor: Tensor | None, momentum: float) -> None:
         """Add a step's value, times `factor` where there is one, to the total."""
@@ -55,6 +57,8 @@ class Hybrid(Accumulation):
 @dataclass(frozen=True)
 class Cumulative(Accumulation):
     """Evenly over the whole stream so far: CMA only."""
+
+    precise: ClassVar[bool] = True
 
     def fold(self, old: Tensor | None, total: Tensor, steps: int, momentum: float) -> Tensor:
         return total / steps

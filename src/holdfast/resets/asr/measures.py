@@ -37,11 +37,11 @@ class Measure(Part):
         raise NotImplementedError(f"{type(self).__name__} must define of()")
 
     def __call__(self, step: Step) -> Tensor:
-        """The concentration at a step, after its update."""
+        """The concentration at a step, asked for after its update; by default of what was answered before it."""
         return self.of(step.answer)
 
 
-registry: Registry[Measure] = Registry("measure of concentration")
+registry: Registry[Measure] = Registry("measure")
 
 
 @registry.register("softmax-of-mean")
@@ -70,7 +70,7 @@ class WithoutLargest(Measure):
     share: float = 0.1
 
     def __post_init__(self) -> None:
-        require_number("share", self.share, 0.0, 1.0)
+        require_number("share", self.share, 0.0, 0.9)
 
     def of(self, logits: Tensor) -> Tensor:
         return losses.trimmed_concentration(logits, max(1, round(self.share * logits.numel())))
@@ -99,10 +99,12 @@ class Spread(Measure):
 class Probe(Measure):
     """Softmax-of-mean of the adapted network's answers to fixed source images, as many of each class as of any other.
 
-    Labels that come unevenly cannot raise it, so that it only rises when the model itself is biased.
+    Labels that come unevenly cannot raise it, so that it only rises when the model itself is biased. The answers are
+    those of after the step's update.
     """
 
     images: int = 64
+    """At most so many: with fewer images than classes, one of each of so many classes."""
 
     def __post_init__(self) -> None:
         require_count("images", self.images, low=2)
@@ -115,10 +117,14 @@ class Probe(Measure):
         found: dict[int, list[Tensor]] = {}
         for images, labels in source.labelled():
             for image, label in zip(images, labels.tolist(), strict=True):
-                found.setdefault(label, []).append(image)
-        each = min(-(-self.images // len(found)), *map(len, found.values()))
-        turns = [found[label][turn] for turn in range(each) for label in sorted(found)]
-        return {PROBE: torch.stack(turns[: self.images])}
+                held = found.setdefault(label, [])
+                if len(held) < max(1, self.images // len(found)):  # a data set may be too large to hold
+                    held.append(image.clone())
+        classes = sorted(found)
+        if len(classes) > self.images:  # neighbours in the list are often alike: take them from all over it
+            classes = [classes[at * len(classes) // self.images] for at in range(self.images)]
+        each = min(max(1, self.images // len(classes)), *(len(found[label]) for label in classes))
+        return {PROBE: torch.stack([found[label][turn] for turn in range(each) for label in classes])}
 
     @torch.no_grad()
     def __call__(self, step: Step) -> Tensor:
@@ -128,14 +134,15 @@ class Probe(Measure):
 def spread(logits: Tensor, factor: float) -> Tensor:
     """Logits whose lengths have `factor` times the variance over the batch, and the same mean.
 
-    Where all lengths are equal there is nothing to spread; where a batch is too small for so much, as much as it takes.
+    Where all lengths are equal, or one is 0, logits stay as they are; where a batch is too small for so much, as much
+    as it takes.
 
     >>> logits = torch.randn(64, 10, generator=torch.Generator().manual_seed(0))
     >>> before, after = logits.norm(dim=1), spread(logits, 15.0).norm(dim=1)
     >>> round(float(after.var() / before.var()), 2), round(float(after.mean() / before.mean()), 4)
     (15.0, 1.0)
     """
-    length = logits.norm(dim=1).double()
+    length = logits.norm(dim=1).cpu().double()
     wanted = factor * length.var(correction=0)
     if not wanted > 0 or not bool((length > 0).all()):
         return logits
@@ -146,5 +153,5 @@ def spread(logits: Tensor, factor: float) -> Tensor:
         stretched = (exponent * log).exp()
         stretched = stretched * (length.mean() / stretched.mean())
         low, high = (exponent, high) if stretched.var(correction=0) < wanted else (low, exponent)
-    scale: Tensor = (stretched / length).to(logits.dtype)
+    scale: Tensor = (stretched / length).to(logits)
     return logits * scale[:, None]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeAlias, cast
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -17,16 +16,13 @@ from holdfast.resets.asr.accumulations import Accumulation
 from holdfast.resets.asr.expressions import Momentum, Strength
 from holdfast.resets.asr.extents import Extent
 from holdfast.resets.asr.measures import Measure
-from holdfast.resets.asr.part import chosen
+from holdfast.resets.asr.part import Chosen
 from holdfast.resets.asr.triggers import Trigger
 from holdfast.resets.base import Reset, Target, Verdict, registry
 from holdfast.source import SourceData
 from holdfast.state import Field, State
 from holdfast.step import Step
 from holdfast.validation import require_choice, require_number
-
-Spelled: TypeAlias = str | Mapping[str, Any]
-"""A part by name, such as "interval:every=512", or as a mapping with its name and options."""
 
 
 @registry.register("asr")
@@ -65,17 +61,17 @@ class ASR(Reset):
     """How fast the share grows with the excess of concentration."""
     mu_fisher: float = 0.9
     mu_theta: float = 0.9
-    measure: Measure | Spelled = "softmax-of-mean"
+    measure: Chosen[Measure] = Chosen(measures.registry, Measure, "softmax-of-mean")
     """How concentrated predictions are: softmax-of-mean, mean-of-softmax, without-largest, spread, probe."""
-    when: Trigger | Spelled = "adaptive"
+    when: Chosen[Trigger] = Chosen(triggers.registry, Trigger, "adaptive")
     """When to reset: adaptive (with delay=, factor=), interval (every=)."""
-    extent: Extent | Spelled = "proportional"
+    extent: Chosen[Extent] = Chosen(extents.registry, Extent, "proportional")
     """How much to reset: proportional, fixed (part=), full."""
-    accumulation: Accumulation | Spelled = "hybrid"
+    accumulation: Chosen[Accumulation] = Chosen(accumulations.registry, Accumulation, "hybrid")
     """What recovery pulls to: hybrid, cumulative, exponential, none."""
-    strength: Strength | Spelled = "squared"
+    strength: Chosen[Strength] = Chosen(expressions.strengths, Strength, "squared")
     """The expression of lambda_F: squared, linear, inverse, inconsistency, constant."""
-    momentum: Momentum | Spelled = "linear"
+    momentum: Chosen[Momentum] = Chosen(expressions.momenta, Momentum, "linear")
     """The expression of mu_C: linear, squared, inverse, inconsistency, constant (value=)."""
     target: Target = "live"
     """What is reset: the adapted parameters, or the method's anchor where it has one (released code, ROID)."""
@@ -105,8 +101,6 @@ class ASR(Reset):
         require_choice("fisher", self.fisher, ("unsupervised", "total"))
         require_choice("accumulator_init", self.accumulator_init, ("first", "zero"))
         require_choice("source_stats", self.source_stats, ("batch", "running"))
-        for name, known, kind in _PARTS:
-            object.__setattr__(self, name, chosen(known, kind, getattr(self, name)))
 
     @classmethod
     def paper(cls, **changes: Any) -> ASR:
@@ -131,33 +125,29 @@ class ASR(Reset):
 
     @property
     def needs_source(self) -> str | None:
-        return cast(Measure, self.measure).needs_source
+        return self.measure.needs_source
 
     @property
     def measure_settings(self) -> dict[str, Any]:
         """The measure's name and options."""
-        measure = cast(Measure, self.measure)
-        return {"name": measure.name, **vars(measure)}
+        return {"name": self.measure.name, **vars(self.measure)}
 
     @property
     def recovers(self) -> bool:
         """Whether there is knowledge recovery."""
-        return self.lambda0 > 0 and cast(Accumulation, self.accumulation).remembers
+        return self.lambda0 > 0 and self.accumulation.remembers
 
     @property
     def compares(self) -> bool:
         """Whether anything depends on the inconsistency, and so on the source model's answers."""
-        strength, momentum = cast(Strength, self.strength), cast(Momentum, self.momentum)
-        return (self.recovers and strength.adapts) or (cast(Trigger, self.when).watches and momentum.adapts)
+        return (self.recovers and self.strength.adapts) or (self.when.watches and self.momentum.adapts)
 
     def prepare(self, network: Network, source: SourceData) -> dict[str, Tensor]:
-        return cast(Measure, self.measure).prepare(network, source)
+        return self.measure.prepare(network, source)
 
     def fields(self, network: Network, num_classes: int) -> list[Field]:
-        def zeros() -> Tensor:
-            return torch.zeros_like(network.arena.values)
-
-        size = (len(network.arena),)
+        values, accumulation = network.arena.values, self.accumulation
+        dtype = torch.float64 if accumulation.precise else values.dtype
         start = -math.log(self.alpha0 * num_classes)
         fields = [
             Field("threshold", lambda: start),
@@ -165,72 +155,71 @@ class ASR(Reset):
             Field("steps", lambda: 0),
         ]
         if self.recovers:
-            average = zeros if self.accumulator_init == "zero" else lambda: None
-            lifetime = cast(Accumulation, self.accumulation).lifetime
+
+            def total() -> Tensor:
+                return torch.zeros_like(values, dtype=dtype)
+
+            def average() -> Tensor | None:
+                return torch.zeros_like(values) if self.accumulator_init == "zero" else None
+
             fields += [
-                Field("gathered", lambda: 0, lifetime),
-                Field("fisher_sum", zeros, lifetime),
-                Field("theta_sum", zeros, lifetime),
-                Field("fisher", average, lifetime="stream", shape=size),
-                Field("theta", average, lifetime="stream", shape=size),
+                Field("gathered", lambda: 0, accumulation.lifetime),
+                Field("fisher_sum", total, accumulation.lifetime),
+                Field("theta_sum", total, accumulation.lifetime),
+                Field("fisher", average, lifetime="stream", shape=tuple(values.shape)),
+                Field("theta", average, lifetime="stream", shape=tuple(values.shape)),
             ]
         return fields
 
     def penalty(self, state: State) -> float:
         """lambda_F of the coming step (eq. 6), from the last inconsistency measured."""
-        return cast(Strength, self.strength).of(state.number("inconsistency"), self.lambda0) if self.recovers else 0.0
+        return self.strength.of(state.number("inconsistency"), self.lambda0) if self.recovers else 0.0
 
     def adjust_gradient(self, step: Step, state: State) -> None:
         if not self.recovers:
             return
-        arena, accumulation = step.network.arena, cast(Accumulation, self.accumulation)
+        arena, gather = step.network.arena, self.accumulation.gather
         gradient, total = arena.gradients, state.tensor("fisher_sum")
-        accumulation.gather(state.tensor("theta_sum"), arena.values, None, self.mu_theta)
+        gather(state.tensor("theta_sum"), arena.values, None, self.mu_theta)
         if self.fisher == "unsupervised":
-            accumulation.gather(total, gradient, gradient, self.mu_fisher)
+            gather(total, gradient, gradient, self.mu_fisher)
         fisher, theta, weight = state.optional_tensor("fisher"), state.optional_tensor("theta"), self.penalty(state)
         if fisher is not None and theta is not None and weight > 0:
             gradient.addcmul_(fisher, arena.values - theta, value=2.0 * weight)
         if self.fisher == "total":
-            accumulation.gather(total, gradient, gradient, self.mu_fisher)
+            gather(total, gradient, gradient, self.mu_fisher)
         state["gathered"] = int(state.number("gathered")) + 1
 
     def observe(self, step: Step, state: State) -> Verdict:
-        trigger, penalty = cast(Trigger, self.when), self.penalty(state)
+        watches, penalty = self.when.watches, self.penalty(state)
         concentration, inconsistency = self._measured(step)
         if inconsistency is not None:
             state["inconsistency"] = inconsistency
-        steps = int(state.number("steps")) + 1
+        steps, threshold = int(state.number("steps")) + 1, state.number("threshold")
         state["steps"] = steps
-        if not trigger.watches:
-            fires, excess = trigger.fires(math.nan, math.nan, steps), 0.0
-            fraction, cut = self._reset(step, state, excess) if fires else (0.0, None)
-            return Verdict(
-                fraction, cut, self.target, not self.clear_optimizer, inconsistency=inconsistency, penalty=penalty
-            )
-        threshold = state.number("threshold")
-        momentum = cast(Momentum, self.momentum).of(state.number("inconsistency"), self.mu0)
+        momentum = self.momentum.of(state.number("inconsistency"), self.mu0)
+        known = math.isfinite(concentration)
         fraction, cut = 0.0, None
-        if trigger.fires(concentration, threshold, steps):
-            fraction, cut = self._reset(step, state, concentration - threshold)
-        else:
+        if (known or not watches) and self.when.fires(concentration, threshold, steps):
+            fraction, cut = self._reset(step, state, concentration - threshold if known else 0.0)
+        elif known:
             state["threshold"] = momentum * threshold + (1.0 - momentum) * concentration
         return Verdict(
             fraction,
             cut,
             self.target,
             not self.clear_optimizer,
-            concentration,
-            threshold,
+            concentration if known else None,
+            threshold if watches else None,
             inconsistency,
-            momentum,
+            momentum if watches else None,
             penalty,
         )
 
     def _measured(self, step: Step) -> tuple[float, float | None]:
         """C_t (nan where nothing depends on it) and phi_t (None likewise), fetched from the device together."""
         logits = step.answer
-        found = [cast(Measure, self.measure)(step) if cast(Trigger, self.when).watches else logits.new_tensor(math.nan)]
+        found = [self.measure(step) if self.when.watches else logits.new_tensor(math.nan)]
         if self.compares:
             source = step.source_logits(running_statistics=self.source_stats == "running")
             found.append((source.argmax(1) != logits.argmax(1)).to(logits.dtype).mean())
@@ -239,19 +228,10 @@ class ASR(Reset):
 
     def _reset(self, step: Step, state: State, excess: float) -> tuple[float, int]:
         """How much goes, as a share and as a position; what was gathered goes into F and theta-bar (eq. 5)."""
-        fraction = cast(Extent, self.extent).share(excess, self.r0, self.lambda_r)
+        arena, fraction = step.network.arena, self.extent.share(excess, self.r0, self.lambda_r)
         if self.recovers:
-            gathered, fold = int(state.number("gathered")), cast(Accumulation, self.accumulation).fold
+            gathered = int(state.number("gathered"))
             for name, momentum in (("fisher", self.mu_fisher), ("theta", self.mu_theta)):
-                state[name] = fold(state.optional_tensor(name), state.tensor(f"{name}_sum"), gathered, momentum)
-        return fraction, step.network.arena.cut(fraction, self.unit, self.rounding)
-
-
-_PARTS: tuple[tuple[str, Any, Any], ...] = (
-    ("measure", measures.registry, Measure),
-    ("when", triggers.registry, Trigger),
-    ("extent", extents.registry, Extent),
-    ("accumulation", accumulations.registry, Accumulation),
-    ("strength", expressions.strengths, Strength),
-    ("momentum", expressions.momenta, Momentum),
-)
+                old, total = state.optional_tensor(name), state.tensor(f"{name}_sum")
+                state[name] = self.accumulation.fold(old, total, gathered, momentum).to(arena.values.dtype)
+        return fraction, arena.cut(fraction, self.unit, self.rounding)
