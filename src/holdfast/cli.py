@@ -11,7 +11,10 @@ from importlib import import_module
 import holdfast
 from holdfast.errors import HoldfastError
 
-COMMANDS = ("demo", "run", "sweep", "report", "analyse", "paper", "serve", "calibrate", "generate", "list", "speed")
+COMMANDS = (
+    *("demo", "run", "sweep", "report", "analyse", "reproduce", "paper"),
+    *("serve", "calibrate", "generate", "list", "speed"),
+)
 """In the order of `holdfast --help`; each is a module of `holdfast.commands`."""
 
 

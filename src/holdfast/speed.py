@@ -7,7 +7,7 @@ import math
 import multiprocessing
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -176,14 +176,7 @@ def measure(
 
     sides: dict[str, Callable[[], object]] = {"forward": forward, "forward+backward": forward_and_backward}
     sides |= {name: _caller(adapter, images) for name, adapter in adapters.items()}
-    times: dict[str, list[float]] = {name: [] for name in sides}
-    for turn in range(rounds + 1):
-        for name, run in sides.items():
-            progress(f"round {turn} of {rounds}: {name}")
-            started = time.perf_counter()
-            run()
-            if turn:  # the first round warms up
-                times[name].append(time.perf_counter() - started)
+    times = alternate(sides, rounds, progress)
     median = {name: statistics.median(values) for name, values in times.items()}
     rows = []
     for name, adapter in adapters.items():
@@ -196,6 +189,27 @@ def measure(
         base = median[name.removesuffix("+asr")]
         rows.append(Row(name, forwards, backwards, median[name], unavoidable, median[name] / base, peak, held))
     return rows, _bookkeeping(adapters["eta+asr"], images, rounds) / median["eta"] if "eta" in names else None
+
+
+def alternate(
+    sides: Mapping[str, Callable[[], object]],
+    rounds: int,
+    progress: Callable[[str], None] = lambda message: None,
+) -> dict[str, list[float]]:
+    """Seconds of each side in each round; they take turns, and one more round before the first warms up.
+
+    >>> {name: len(seconds) for name, seconds in alternate({"sum": lambda: sum(range(9))}, rounds=2).items()}
+    {'sum': 2}
+    """
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    for turn in range(rounds + 1):
+        for name, run in sides.items():
+            progress(f"round {turn} of {rounds}: {name}")
+            started = time.perf_counter()
+            run()
+            if turn:
+                times[name].append(time.perf_counter() - started)
+    return times
 
 
 def _adapter(shape: Shape | TransformerShape, model: nn.Module, method: Method, reset: resets.Reset | None) -> Adapter:

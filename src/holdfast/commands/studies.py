@@ -70,25 +70,10 @@ def obtain(experiments: Sequence[Experiment], options: argparse.Namespace) -> No
     """Run what is missing, with a bar."""
     from pathlib import Path
 
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from holdfast import bench
+    from holdfast.commands.bar import of_runs
     from holdfast.studies import launch
 
     if not launch.missing(experiments, Path(options.runs)):
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("batches", total=None)
-
-        def show(progress: list[bench.Progress]) -> None:
-            finished = sum(one.finished for one in progress)
-            bar.update(
-                task,
-                description=f"{finished} of {len(progress)} runs finished; batches",
-                completed=sum(one.seen for one in progress),
-                total=sum(one.total for one in progress) or None,
-            )
-
+    with of_runs() as show:
         launch.obtain(experiments, Path(options.runs), jobs=options.jobs, threads=options.threads, watch=show)

@@ -28,11 +28,9 @@ def run(options: argparse.Namespace) -> int:
     """Run the grid; 1 when an experiment failed."""
     from pathlib import Path
 
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
     from holdfast import bench
     from holdfast.bench.results import RESULT
+    from holdfast.commands.bar import of_runs
 
     experiments = bench.experiments(options.file)
     if options.list:
@@ -40,19 +38,7 @@ def run(options: argparse.Namespace) -> int:
             done = (Path(options.out) / experiment.key / RESULT).is_file()
             print(f"{'finished' if done else 'to do':8}  {experiment.key}")
         return 0
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("batches", total=None)
-
-        def show(progress: list[bench.Progress]) -> None:
-            finished = sum(one.finished for one in progress)
-            bar.update(
-                task,
-                description=f"{finished} of {len(progress)} runs finished; batches",
-                completed=sum(one.seen for one in progress),
-                total=sum(one.total for one in progress) or None,
-            )
-
+    with of_runs() as show:
         outcomes = bench.sweep(
             experiments,
             options.out,

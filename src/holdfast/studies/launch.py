@@ -40,6 +40,11 @@ def obtain(
     return [load(folder / one.key) for one in chosen]
 
 
+def there(wanted: Iterable[Experiment], folder: Path) -> dict[str, Run]:
+    """The finished runs of the experiments below the folder, by their keys."""
+    return {one.key: load(folder / one.key) for one in _distinct(wanted) if (folder / one.key / RESULT).is_file()}
+
+
 def finished(folders: Iterable[str | os.PathLike[str]]) -> list[Run]:
     """Every finished run in some folders and below them."""
     return [run for folder in folders for run in find(folder) if run.complete]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from holdfast.bench import Component, Experiment
@@ -185,6 +185,13 @@ class Full(Setting):
 
     def contestant(self, method: str, reset: str = "never", *, model: str = "resnet") -> dict[str, Any]:
         return contestants.full(method, contestants.policy(reset, self), model, self.folders)
+
+    def experiment(self, place: Place, method: str, reset: str = "never", **changes: Any) -> Experiment:
+        made = super().experiment(place, method, reset, **changes)
+        if place.stream.name != "in-d109-recurring":
+            return made
+        network = Component(made.model.name, {**made.model.options, "classes": "d109"}, made.model.title)
+        return replace(made, model=network)
 
     def interval(self, published: int) -> int:
         return published

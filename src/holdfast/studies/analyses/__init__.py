@@ -1,5 +1,39 @@
 """One file per analysis."""
 
-from holdfast.studies.analyses import concentration
+from holdfast.studies.analyses import (
+    batch_size,
+    collapse,
+    concentration,
+    cost,
+    dynamics,
+    false_positives,
+    groups,
+    imbalance,
+    measures,
+    proximity,
+    recovery,
+    resets,
+    schedules,
+    sensitivity,
+    stability,
+    variance,
+)
 
-__all__ = ["concentration"]
+__all__ = [
+    "batch_size",
+    "collapse",
+    "concentration",
+    "cost",
+    "dynamics",
+    "false_positives",
+    "groups",
+    "imbalance",
+    "measures",
+    "proximity",
+    "recovery",
+    "resets",
+    "schedules",
+    "sensitivity",
+    "stability",
+    "variance",
+]

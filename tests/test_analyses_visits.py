@@ -1,0 +1,261 @@
+"""Analyses over visits and streams: what they compute, accept, say and write."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from holdfast.bench import Component, Experiment, Run, find, load, metrics
+from holdfast.bench.ledger import Ledger, Row
+from holdfast.bench.runner import run as run_experiment
+from holdfast.studies import analyses, segments
+from holdfast.studies.analysis import registry
+from holdfast.studies.lineup import lineup
+from holdfast.studies.setting import Full, Mini
+
+OURS = ("groups", "imbalance", "measures", "proximity", "recovery", "schedules")
+Batch = tuple[str, int, int]
+"""Domain, visit, and how many of ten images are correct."""
+Write = Callable[..., Run]
+
+
+def experiment(stream: str | Component = "in-c-recurring-mini", reset: str = "never", **fields: object) -> Experiment:
+    return Experiment(stream, Component("eta", title="ETA"), reset=reset, **fields)
+
+
+def visits(*visits: Sequence[int]) -> list[Batch]:
+    """Correct of ten images in fog and in snow, visit after visit."""
+    return [(name, at, n) for at, pair in enumerate(visits) for name, n in zip(("fog", "snow"), pair, strict=True)]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Writes a finished run with the accuracies that a test wants."""
+
+    def written(what: Experiment, batches: Sequence[Batch], labels: Sequence[int] = (5, 5, 0)) -> Run:
+        folder = tmp_path / what.key
+        folder.mkdir(parents=True)
+        (folder / "experiment.json").write_text(json.dumps(what.as_plain()))
+        (folder / "environment.json").write_text(json.dumps({"batches": len(batches)}))
+        ledger = Ledger(folder)
+        for at, (domain, visit, correct) in enumerate(batches):
+            span = {"domain": domain, "visit": visit, "images": 10, "correct": correct}
+            measured = (0.1, -1.0, -1.0, -1.0, -1.0, -1.0, 0.1, 0.9, 0.1)
+            counts = list(labels)
+            ledger.append(Row(at + 1, 10, correct, 10, *measured, 0.0, 0, None, counts, counts, [span], 0.01))
+        ledger.flush()
+        ledger.finish()
+        (folder / "result.json").write_text(json.dumps(metrics.summary(load(folder))))
+        ledger.clear()
+        return load(folder)
+
+    return written
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
+    """Three visits to four corruptions of 16 bundled images, one batch each."""
+    folder = tmp_path_factory.mktemp("runs")
+    stream = Component("in-c-recurring-mini", {"images": 16, "visits": 3}, "IN-C")
+    for reset in ("asr", "asr-no-recovery"):
+        one = experiment(stream, reset, batch=16)
+        run_experiment(one, folder / one.key)
+    return find(folder)
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(path.read_text().splitlines()))
+
+
+def test_all_are_registered():
+    assert set(OURS) <= set(registry.names()) & set(analyses.__all__)
+
+
+@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("setting", [Mini(), Full()], ids=["mini", "full"])
+def test_each_asks_for_distinct_runs_with_resets_and_without(name: str, setting: Mini | Full):
+    wanted = registry.get(name)().experiments(setting)
+    assert len({one.key for one in wanted}) == len(wanted)
+    assert {one.method.title for one in wanted} == {"ETA", "ROID"}
+    assert {"never", "asr"} <= {one.reset.name for one in wanted}
+
+
+def test_recovery_of_real_runs_is_that_of_their_summaries(real: list[Run], tmp_path: Path):
+    recovery = registry.get("recovery")()
+    assert all(map(recovery.accepts, real))
+    written = recovery.evaluate(real).write(tmp_path, "recovery")
+    assert {path.suffix for path in written} == {".csv", ".md", ".pdf", ".svg", ".png"}
+    rows = read(tmp_path / "recovery.csv")
+    for run in real:
+        assert run.result is not None
+        own = [row for row in rows if row["contestant"] == run.experiment.label]
+        assert [row["visit"] for row in own] == ["1", "2", "3"]
+        assert np.allclose([float(row["accuracy"]) for row in own], 100 * np.array(run.result["visits"]))
+        assert np.allclose([float(row["recovery"]) for row in own], 100 * np.array(run.result["knowledge_recovery"]))
+
+
+def test_recovery_by_hand(write: Write):
+    with_, without = experiment(reset="asr"), experiment(reset="asr-no-recovery")
+    finding = registry.get("recovery")().evaluate(
+        [write(without, visits((5, 5), (4, 5), (2, 3))), write(with_, visits((5, 5), (6, 5), (8, 7)))]
+    )
+    accuracy, recovery = ({row.label.split(",")[0]: row for row in sheet.rows} for sheet in finding.sheets)
+    assert finding.sheets[0].columns == ("visit 1", "visit 3", "mean")
+    assert [cell.text for cell in accuracy["ETA + ASR"].cells] == ["50.0", "75.0", "60.0"]
+    assert [cell.text for cell in recovery["ETA + ASR"].cells] == ["+0.00", "+20.00", "+8.33"]
+    assert [cell.text for cell in recovery["ETA + ASR (no recovery)"].cells] == ["+0.00", "-25.00", "-10.00"]
+    assert "recovery helps by 50.0 at the last visit" in finding.remarks[0]
+    assert "both hold here" in finding.remarks[1]
+    assert "A visit has 20 images" in finding.remarks[2]
+
+
+def test_remarks_on_recovery_follow_the_data(write: Write):
+    finding = registry.get("recovery")().evaluate(
+        [
+            write(experiment(reset="asr-no-recovery"), visits((5, 5), (6, 6))),
+            write(experiment(reset="asr"), visits((5, 5), (4, 4))),
+        ]
+    )
+    assert "recovery costs 20.0 at the last visit" in finding.remarks[0]
+    assert "neither holds here" in finding.remarks[1]
+
+
+def test_a_large_set_is_cut_to_where_the_question_is_asked(write: Write):
+    runs = [
+        write(experiment(reset=reset, seed=seed), visits((5, 5), (6, 6)))
+        for seed, reset in ((0, "asr"), (0, "asr-no-recovery"), (1, "asr"))
+    ]
+    labels = [row.label for row in registry.get("recovery")().evaluate(runs).sheets[0].rows]
+    assert labels == [f"ETA + ASR{kind}, in-c-recurring-mini, seed 0" for kind in (" (no recovery)", "")]
+
+
+@pytest.mark.parametrize(
+    ("name", "stream", "reset", "accepted"),
+    [
+        ("recovery", "in-c-recurring-mini", "asr", True),
+        ("recovery", "in-c-recurring-mini", "asr:accumulation=none", True),
+        ("recovery", "in-c-recurring-mini", "asr-full", False),
+        ("proximity", "in-c-recurring-mini", "asr:when=adaptive:delay=0.5", True),
+        ("proximity", "in-c-recurring-mini", "asr-interval", False),
+        ("proximity", "in-c-recurring-mini", "periodic", False),
+        ("schedules", "cdc-mini", "periodic", True),
+        ("schedules", "in-c-recurring-mini", "asr", False),
+        ("measures", "drift", "asr-mean-of-softmax", True),
+        ("measures", "drift", "periodic", False),
+        ("imbalance", "cin-c-noniid-mini", "asr", True),
+        ("imbalance", "cdc-mini:delta=1.0", "asr", False),
+        ("groups", "cifar100-c-mini", "never", True),
+        ("groups", "drift", "never", False),
+    ],
+)
+def test_what_an_analysis_looks_at(write: Write, name: str, stream: str, reset: str, accepted: bool):
+    run = write(experiment(stream, reset), visits((5, 5), (6, 6)))
+    assert registry.get(name)().accepts(run) is accepted
+
+
+@pytest.mark.parametrize("name", ["recovery", "proximity", "schedules"])
+def test_a_single_visit_says_nothing_about_visits(write: Write, name: str):
+    assert not registry.get(name)().accepts(write(experiment("cdc-mini", "asr"), visits((5, 5))))
+
+
+def test_delays_are_in_the_table_and_judged(write: Write):
+    made = {"never": (6, 6), "asr": (8, 8), "asr-delay-0.001": (9, 9), "asr-delay-0.01": (5, 5)}
+    runs = [write(experiment(reset=reset), visits((5, 5), last)) for reset, last in made.items()]
+    finding = registry.get("proximity")().evaluate(runs)
+    assert [row.cells[0].text for row in finding.sheets[0].rows] == ["-", "0.001", "0.01", "0"]
+    assert "5.0 more with delay 0.001, 15.0 less with delay 0.01" in finding.remarks[0]
+    assert "for 1 of 2 delays" in finding.remarks[0]
+    assert "With delay 0.01 the mean is below that of ETA" in finding.remarks[1]
+
+
+def test_segments_of_a_schedule(write: Write, tmp_path: Path):
+    order = [("fog", 0), ("fog", 0), ("snow", 0), ("snow", 1), ("fog", 1), ("snow", 1), ("fog", 1)]
+    stream = Component("cdc-mini", {"delta": 1.0}, "CDC")
+    runs = [
+        write(experiment(stream, reset), [(domain, visit, correct - 4 * visit) for domain, visit in order])
+        for reset, correct in (("periodic", 8), ("asr", 9))
+    ]
+    found = segments.segments(runs[0])
+    assert [(one.domain, one.visit, one.batches) for one in found] == [
+        *[("fog", 0, 2), ("snow", 0, 1), ("snow", 1, 1)],
+        *[("fog", 1, 1), ("snow", 1, 1), ("fog", 1, 1)],
+    ]
+    finding = registry.get("schedules")().evaluate(runs)
+    assert [cell.text for cell in finding.sheets[1].rows[0].cells] == ["6", "3.0", "1.5", "1.0"]
+    assert "ETA + ASR, CDC, does not improve over the visits: 90.0 to 50.0." in finding.remarks
+    assert any("above the 60.0 of RDumb" in said and "not smaller" in said for said in finding.remarks)
+    finding.write(tmp_path / "out", "schedules")
+    assert sum(int(row["batches"]) for row in read(tmp_path / "out" / "schedules-segments.csv")) == len(order)
+
+
+def test_repetitions_are_averaged_and_measures_compared(write: Write, tmp_path: Path):
+    made = [("asr", 0, 6), ("asr", 1, 8), ("asr-mean-of-softmax", 0, 5), ("never", 0, 6)]
+    runs = [write(experiment("drift", reset, seed=seed), [("fog", 0, n)]) for reset, seed, n in made]
+    finding = registry.get("measures")().evaluate(runs)
+    assert {row.label: row.cells[0].text for row in finding.sheets[0].rows} == {
+        "ETA": "60.0",
+        "ETA + ASR": "70.0 ± 10.0",
+        "ETA + ASR (mean of softmax)": "50.0",
+    }
+    assert "which is below the 60.0 of no reset" in finding.remarks[0]
+    assert "in 1 of 1 cases" in finding.remarks[1]
+    finding.write(tmp_path / "out", "measures")
+    assert len(read(tmp_path / "out" / "measures.csv")) == len(made)
+
+
+def test_imbalance_counts_labels_and_who_leads(write: Write, tmp_path: Path):
+    made = ((0.1, [5, 5, 0, 0], (4, 5)), (10.0, [3, 3, 2, 2], (9, 8)))
+    runs = [
+        write(experiment({"name": "cin-c-noniid-mini", "delta": delta}, reset), [("fog", 0, correct)], labels)
+        for delta, labels, pair in made
+        for reset, correct in zip(("periodic", "asr"), pair, strict=True)
+    ]
+    finding = registry.get("imbalance")().evaluate(runs)
+    rows = {row.label: [cell.text for cell in row.cells] for row in finding.sheets[0].rows}
+    assert finding.sheets[0].columns == ("delta 0.1", "delta 10")
+    assert rows["ETA + ASR"] == ["50.0", "80.0"]
+    assert rows["distinct labels in a batch"] == ["2.0", "4.0"]
+    assert "ETA + ASR is above ETA + RDumb at 1 of 2 deltas (0.1)." in finding.remarks
+    assert "From delta 10 to 0.1 ETA + ASR loses 30.0 points." in finding.remarks
+    finding.write(tmp_path / "out", "imbalance")
+    assert {row["distinct_labels"] for row in read(tmp_path / "out" / "imbalance.csv")} == {"2.0", "4.0"}
+
+
+def test_groups_of_both_sets_from_easy_to_hard(write: Write, tmp_path: Path):
+    runs = [
+        write(
+            experiment(Component(f"cifar{classes}-c-mini", {"group": group}, group.title()), reset),
+            visits((correct, correct), (correct, correct)),
+        )
+        for classes in (10, 100)
+        for group in ("hard", "medium", "easy")
+        for reset, correct in (("never", 5), ("asr", 7 if group == "hard" else 4))
+    ]
+    finding = registry.get("groups")().evaluate(runs)
+    assert [sheet.columns for sheet in finding.sheets] == [("Easy", "Medium", "Hard")] * 2
+    assert "CIFAR-10-C: ASR is the best form of ETA in 1 of 3 groups: Hard by 20.0." in finding.remarks
+    assert not finding.sheets[0].notes
+    assert "CIFAR-10's in both cases" in finding.sheets[1].notes[0]
+    assert {path.name for path in finding.write(tmp_path / "out", "groups")} >= {
+        "groups-cifar-10-c.csv",
+        "groups-cifar-100-c.csv",
+    }
+
+
+def test_runs_that_differ_have_names_that_differ(write: Write):
+    every = [
+        experiment(reset="periodic:every=200"),
+        experiment(reset={"name": "periodic", "every": 200, "title": "RDumb"}, seed=1),
+        experiment(reset={"name": "periodic", "every": 500, "title": "RDumb"}, seed=1),
+        experiment(optimizer="adam:lr=0.1"),
+        experiment(optimizer="adam:lr=0.2"),
+        experiment(Component("in-c-recurring-mini", {"images": 32}, "IN-C")),
+        experiment(Component("in-c-recurring-mini", {"images": 64}, "IN-C")),
+    ]
+    entrants = lineup([write(one, visits((5, 5), (6, 6))) for one in every])
+    assert len({one.title for one in entrants}) == len(every)
