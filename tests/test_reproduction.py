@@ -188,8 +188,9 @@ def test_claims_are_judged_by_the_margin_to_the_best_of_the_others():
     ]
     verdicts = judge(claims, values, rows)
     assert [verdict.said for verdict in verdicts] == [
-        *("holds", "holds within noise (<0.5)", "does not hold", "not measured"),
+        *("holds", "undecided (within 0.5)", "undecided (within 0.5)", "not measured"),
     ]
+    assert judge([Claim("none", ("ASR",))], values, rows)[0].said == "does not hold"
     assert verdicts[1].margin == pytest.approx(0.3)
     assert (verdicts[1].measured, verdicts[1].asked) == (2, 3)
     assert judge([Claim("ASR")], values, rows, lambda key: 0.2)[0].said == "holds"

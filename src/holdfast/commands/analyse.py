@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from holdfast.bench import Run
+    from holdfast.studies.analysis import Analysis
 
 PURPOSE = "answer one of the paper's questions with data, a table and a figure, on runs there are or that it launches"
 EXAMPLE = "holdfast analyse collapse --out analyses"
@@ -20,33 +26,45 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """List, or analyse."""
-    from pathlib import Path
-
     from holdfast.commands import studies
-    from holdfast.report import formats
-    from holdfast.studies import analyses, launch
-    from holdfast.studies.analysis import registry
+    from holdfast.studies import launch
+    from holdfast.studies.analyses import registry
 
     if options.what is None:
         for name in registry.names():
             print(f"{name:16}  {registry.get(name).title}")
         return
-    chosen = [registry.get(name)() for name in (registry.names() if options.what == "all" else [options.what])]
-    assert analyses.__all__
-    there = launch.finished(options.folder) if options.folder else []
+    every = options.what == "all"
+    chosen = [registry.get(name)() for name in (registry.names() if every else [options.what])]
+    there = launch.finished(options.folder)
     if options.folder and not there:
         raise ValueError(f"there is no finished run in {', '.join(options.folder)}")
     setting = studies.setting(options)
     if not options.folder:
         studies.obtain([one for analysis in chosen for one in analysis.experiments(setting)], options)
+    written = 0
     for analysis in chosen:
-        runs = [one for one in there if analysis.accepts(one)]
-        if not options.folder:
-            runs = launch.obtain(analysis.experiments(setting), Path(options.runs))
-        if not runs:
-            print(f"{analysis.name}: none of these runs says anything about it\n")
-            continue
-        finding = analysis.evaluate(runs)
-        written = finding.write(Path(options.out), analysis.name)
-        print(formats.render(finding.sheets, "terminal"), *(f"- {said}" for said in finding.remarks), sep="\n")
-        print(f"wrote {', '.join(str(path) for path in written)}\n")
+        try:
+            runs = there or launch.obtain(analysis.experiments(setting), Path(options.runs))
+            _write(analysis, [one for one in runs if not there or analysis.accepts(one)], Path(options.out))
+            written += 1
+        except (launch.StudyError, ValueError) as error:
+            if not every:
+                raise
+            print(f"{analysis.name}: {' '.join(str(error).split())}\n")
+    if every:
+        print(f"{written} of {len(chosen)} analyses were written to {options.out}")
+
+
+def _write(analysis: Analysis, runs: list[Run], folder: Path) -> None:
+    """Evaluate runs, and write and show what they say."""
+    from holdfast.report import formats
+
+    if not runs:
+        raise ValueError(
+            f"none of these runs says anything about {analysis.name}; without a folder it runs what it needs"
+        )
+    finding = analysis.evaluate(runs)
+    files = finding.write(folder, analysis.name)
+    print(formats.render(finding.sheets, "terminal"), *(f"- {said}" for said in finding.remarks), sep="\n")
+    print(f"wrote {', '.join(str(path) for path in files)}\n")

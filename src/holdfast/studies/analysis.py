@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -90,9 +90,14 @@ def accuracy(run: Run) -> float:
     return 100.0 * float(value)
 
 
-def title_of(run: Run) -> str:
-    """A run in words: its contestant and its stream."""
-    return f"{run.experiment.label}, {run.experiment.stream.label}"
+def frame(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> dict[str, list[Any]]:
+    """Rows as columns with names.
+
+    >>> frame(("batch", "accuracy"), [(1, 0.5), (2, 0.75)])
+    {'batch': [1, 2], 'accuracy': [0.5, 0.75]}
+    """
+    cells = list(rows)
+    return {name: [row[at] for row in cells] for at, name in enumerate(names)}
 
 
 def _csv(frame: Frame) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,6 @@ GREY = "#7F7F7F"
 PALETTE = (BLUE, RED, GREEN, ORANGE, PINK, SKY, INK, GREY)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)), (0, (1, 1)), "-")
-_KNOWN = {"Source": GREY, "BatchNorm": INK, "never": ORANGE, "RDumb": RED, "ASR": BLUE}
 _STYLE = {
     "font.family": "DejaVu Sans",
     "font.size": 8.0,
@@ -68,22 +67,18 @@ def panels(
     return drawn, drawn.subplots(rows, columns, squeeze=False, **options)
 
 
-def colour(label: str, at: int = 0) -> str:
-    """The colour of a contestant: always the same for those the paper is about, else the palette's at `at`.
-
-    >>> colour("ETA + ASR") == colour("ROID + ASR"), colour("ETA + RDumb") == colour("ETA + ASR")
-    (True, False)
-    """
-    add_on = label.rpartition(" + ")[2] if " + " in label else label
-    if add_on in _KNOWN:
-        return _KNOWN[add_on]
-    return _KNOWN["never"] if label in ("ETA", "EATA", "ROID", "CMF", "PeTTA", "Tent") else PALETTE[at % len(PALETTE)]
-
-
 def letter(axes: Sequence[Axes]) -> None:
     """Mark panels a, b, c."""
     for at, one in enumerate(axes):
         one.set_title("abcdefghijkl"[at], loc="left", fontweight="bold")
+
+
+def legend(drawn: Figure, axes: Iterable[Axes]) -> None:
+    """One legend for all panels, below them."""
+    handles = {}
+    for one in axes:
+        handles.update({label: handle for handle, label in zip(*one.get_legend_handles_labels(), strict=True)})
+    drawn.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=min(4, len(handles)))
 
 
 def save(figure: Figure, stem: Path) -> list[Path]:

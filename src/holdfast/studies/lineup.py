@@ -1,4 +1,4 @@
-"""Who is compared with whom: runs by base method and place, with names that tell them apart."""
+"""Who is compared with whom: runs by base method and place."""
 
 from __future__ import annotations
 
@@ -6,27 +6,13 @@ import dataclasses
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from holdfast import resets
 from holdfast.bench.component import Component
 from holdfast.bench.experiment import Experiment
 from holdfast.bench.results import Run
 from holdfast.report.entries import Arrangement, Contestant, Entry
-from holdfast.report.protocols import protocol
-from holdfast.resets import ASR
-from holdfast.studies import figure
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-PARTS = ("measure", "when", "extent", "accumulation", "strength", "momentum")
-"""Those of ASR that a study exchanges; its numbers may be as the network needs them."""
-NO_RESET = "no reset"
-_KNOWN = {"ASR": "ASR", "RDumb": "RDumb", NO_RESET: "never"}
-"""Those the paper is about, with the names of their colours."""
+from holdfast.report.protocols import usual_batch
+from holdfast.studies import naming
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +31,7 @@ class Entrant:
     @property
     def label(self) -> str:
         """Method and policy."""
-        return self.base if self.add_on == NO_RESET else f"{self.base} + {self.add_on}"
+        return naming.joined(self.base, self.add_on)
 
     @property
     def title(self) -> str:
@@ -55,49 +41,19 @@ class Entrant:
 
 def lineup(runs: Sequence[Run]) -> list[Entrant]:
     """Finished runs with their names, sorted: streams, base methods, no reset before RDumb before ASR."""
-    entries = {run.folder: Entry(run.folder, run.experiment, True, False, run.total, run.result or {}) for run in runs}
-    arranged = Arrangement(list(entries.values()))
-    bases = _bases(arranged)
-    add_ons = _add_ons([arranged.experiment(row).reset for row in arranged.rows])
     by_folder = {run.folder: run for run in runs}
+    entries = [Entry(run.folder, run.experiment, True, False, run.total, run.result or {}) for run in runs]
+    arranged = Arrangement(entries)
+    rows = {row: arranged.experiment(row) for row in arranged.rows}
+    bases, add_ons, streams = _bases(rows), _add_ons(rows), _streams(arranged)
     found = []
-    for column in arranged.columns:
-        cells = {row: arranged.at(row, column).values() for row in arranged.rows}
-        differing = _differing([entry.experiment for cell in cells.values() for entry in cell])
-        stream = arranged.heading(column)
-        for row, cell in cells.items():
-            for entry in cell:
-                place = ", ".join([stream, *_told(entry.experiment, differing)])
-                add_on = add_ons[entry.experiment.reset.spelled]
-                found.append(Entrant(by_folder[entry.folder], bases[_base(row)], add_on, stream, place))
-    places, methods = _first_seen(one.place for one in found), list(bases.values())
-    return sorted(found, key=lambda one: (places[one.place], methods.index(one.base)))
-
-
-def asr_of(run: Run) -> ASR | None:
-    """The reset policy of a run if it is ASR in some form."""
-    cls, usual = resets.base.registry.resolve(run.experiment.reset.name)
-    if cls is not ASR:
-        return None
-    options = {**usual, **run.experiment.reset.options}
-    options.pop("preset", None)  # chooses numbers and switches, no parts
-    return ASR(**options)
-
-
-def exchanged(policy: ASR) -> set[str]:
-    """The parts of ASR that are not the usual ones.
-
-    >>> exchanged(ASR(extent="full", alpha0=0.1))
-    {'extent'}
-    """
-    usual = ASR()
-    return {name for name in PARTS if getattr(policy, name) != getattr(usual, name)}
-
-
-def plain(run: Run, *others: str) -> bool:
-    """Whether a run has no reset, one of the `others` by name, or ASR with nothing exchanged."""
-    policy = asr_of(run)
-    return run.experiment.reset.name in ("never", *others) if policy is None else not exchanged(policy)
+    for column, stream in zip(arranged.columns, streams, strict=True):
+        here = [(row, by_folder[entry.folder]) for row in rows for entry in arranged.at(row, column).values()]
+        seen = [Experiment(run.experiment.stream, "-", seed=run.experiment.seed) for _, run in here]
+        for (row, run), place in zip(here, naming.apart([stream] * len(seen), seen), strict=True):
+            found.append(Entrant(run, bases[_base(row)], add_ons[row[1]], stream, place))
+    places, methods = list(dict.fromkeys(one.place for one in found)), list(bases.values())
+    return sorted(found, key=lambda one: (places.index(one.place), methods.index(one.base)))
 
 
 def panels(entrants: Iterable[Entrant]) -> dict[tuple[str, str], list[Entrant]]:
@@ -124,71 +80,35 @@ def standing(value: float, other: float) -> str:
     return "above" if mine > its else "below" if mine < its else "level with"
 
 
-def strokes(add_ons: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """For each reset policy colour, dash and marker of its line; those the paper is about always have the same.
-
-    >>> chosen = strokes(["no reset", "ASR (no recovery)", "ASR"])
-    >>> len({one["color"] for one in chosen.values()}), len({one["marker"] for one in chosen.values()})
-    (3, 3)
-    """
-    names = list(dict.fromkeys(add_ons))
-    others = [name for name in names if name not in _KNOWN]
-    free = [one for one in figure.PALETTE if one not in {figure.colour(name) for name in _KNOWN.values()}]
-    chosen = {}
-    for name in names:
-        known = name in _KNOWN
-        at = list(_KNOWN).index(name) if known else len(_KNOWN) + others.index(name)
-        chosen[name] = {
-            "color": figure.colour(_KNOWN[name]) if known else free[others.index(name) % len(free)],
-            "linestyle": figure.DASHES[at % len(figure.DASHES)],
-            "marker": figure.MARKERS[at % len(figure.MARKERS)],
-        }
-    return chosen
-
-
-def legend(drawn: Figure, axes: Sequence[Axes]) -> None:
-    """One legend for all panels, below them."""
-    handles = {}
-    for one in axes:
-        handles.update({label: handle for handle, label in zip(*one.get_legend_handles_labels(), strict=True)})
-    drawn.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=min(4, len(handles)))
-
-
 def _base(row: Contestant) -> Contestant:
     return (row[0], *row[2:])
 
 
-def _bases(arranged: Arrangement) -> dict[Contestant, str]:
+def _bases(rows: dict[Contestant, Experiment]) -> dict[Contestant, str]:
     """The methods without their reset policies, named among themselves."""
-    kept = {_base(row): arranged.experiment(row) for row in arranged.rows}
-    bare = [dataclasses.replace(experiment, reset=Component("never")) for experiment in kept.values()]
-    alone = Arrangement([Entry(Path(), one, True, False, 0, {"batches": 0}) for one in bare])
-    names = {_base(row): alone.label(row).replace(", never", "") for row in alone.rows}
-    return {base: names[base] for base in kept}
+    kept = {_base(row): experiment for row, experiment in rows.items()}
+    bare = [
+        dataclasses.replace(
+            one,
+            stream=naming.ANY,
+            reset=Component("never"),
+            seed=0,
+            steps=None,
+            batch=None if usual_batch(one) else one.batch,
+        )
+        for one in kept.values()
+    ]
+    return dict(zip(kept, naming.names(bare), strict=True))
 
 
-def _add_ons(policies: list[Component]) -> dict[str, str]:
-    """By how a policy is spelt, what it is called; policies of one title are spelt out."""
-    titles = {one.spelled: Experiment("-", Component("-", title="-"), reset=one).label[4:] for one in policies}
-    shared = {title for title in titles.values() if list(titles.values()).count(title) > 1}
-    return {
-        spelled: f"{title} ({spelled})" if title in shared else title or NO_RESET for spelled, title in titles.items()
-    }
+def _add_ons(rows: dict[Contestant, Experiment]) -> dict[str, str]:
+    """The reset policies, named among themselves."""
+    kept = {row[1]: experiment for row, experiment in rows.items()}
+    bare = [Experiment("-", "-", reset=one.reset) for one in kept.values()]
+    return dict(zip(kept, naming.apart(list(map(naming.add_on, bare)), bare), strict=True))
 
 
-def _differing(experiments: list[Experiment]) -> list[str]:
-    """What is pooled in tables, and differs between these experiments on one stream."""
-    names = protocol(experiments[0].stream).pooled if experiments else ()
-    return [name for name in names if len({_value(one, name) for one in experiments}) > 1]
-
-
-def _told(experiment: Experiment, names: list[str]) -> list[str]:
-    return [f"{name.replace('_', ' ')} {_value(experiment, name)}" for name in names]
-
-
-def _value(experiment: Experiment, name: str) -> str:
-    return str(experiment.stream.options.get(name, experiment.seed if name == "seed" else ""))
-
-
-def _first_seen(names: Iterable[str]) -> dict[str, int]:
-    return {name: at for at, name in enumerate(dict.fromkeys(names))}
+def _streams(arranged: Arrangement) -> list[str]:
+    """The columns, named among themselves."""
+    streams = [Experiment(arranged.stream(column), "-", steps=column[1]) for column in arranged.columns]
+    return naming.apart([one.stream.label for one in streams], streams)

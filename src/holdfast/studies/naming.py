@@ -12,10 +12,15 @@ from holdfast.bench.results import Run
 
 FIRST = "ETA"
 """The method that the paper's figures are about."""
+NO_RESET = "no reset"
+ANY = Component("any")
+"""Instead of the stream, where that does not matter."""
 
 
-def names(experiments: Sequence[Experiment]) -> list[str]:
+def names(experiments: Sequence[Experiment], *, placed: bool = False) -> list[str]:
     """A short name for each; experiments that differ have different names.
+
+    The stream is named where there are several, or always when `placed`.
 
     >>> names([Experiment("drift", "eta"), Experiment("drift", "eta", reset="asr", seed=43)])
     ['ETA', 'ETA + ASR']
@@ -24,8 +29,35 @@ def names(experiments: Sequence[Experiment]) -> list[str]:
     >>> names([Experiment("drift", "eta", batch=8, seed=43), Experiment("drift", "eta", batch=8, seed=44)])
     ['ETA, seed 43', 'ETA, seed 44']
     """
-    streams = {one.stream.label for one in experiments}
-    said = [one.label + (f", {one.stream.label}" if len(streams) > 1 else "") for one in experiments]
+    placed = placed or len({one.stream.label for one in experiments}) > 1
+    return apart([one.label + (f", {one.stream.label}" if placed else "") for one in experiments], experiments)
+
+
+def streams(experiments: Sequence[Experiment]) -> list[str]:
+    """What the stream of each is called.
+
+    >>> streams([Experiment("drift", "eta"), Experiment("drift", "eta", reset="asr")])
+    ['drift', 'drift']
+    """
+    return apart([one.stream.label for one in experiments], [Experiment(one.stream, "-") for one in experiments])
+
+
+def contestants(experiments: Sequence[Experiment]) -> list[str]:
+    """What each is called, wherever it runs.
+
+    >>> contestants([Experiment("drift", "eta", reset="asr"), Experiment("ccc-mini", "eta", reset="asr")])
+    ['ETA + ASR', 'ETA + ASR']
+    """
+    return names([dataclasses.replace(one, stream=ANY) for one in experiments])
+
+
+def apart(labels: Sequence[str], experiments: Sequence[Experiment]) -> list[str]:
+    """Labels of experiments; where several have the same one, with what tells them apart.
+
+    >>> apart(["RDumb", "RDumb"], [Experiment("-", "-", reset=f"periodic:every={n}") for n in (200, 500)])
+    ['RDumb, every 200', 'RDumb, every 500']
+    """
+    said = list(labels)
     clashing: dict[str, list[int]] = {}
     for at, name in enumerate(said):
         clashing.setdefault(name, []).append(at)
@@ -36,9 +68,25 @@ def names(experiments: Sequence[Experiment]) -> list[str]:
     return said
 
 
-def name_runs(runs: Sequence[Run]) -> list[str]:
-    """`names` of runs."""
-    return names([run.experiment for run in runs])
+def add_on(experiment: Experiment) -> str:
+    """The reset policy that is added to the method.
+
+    >>> add_on(Experiment("drift", "eta", reset="asr")), add_on(Experiment("drift", "eta"))
+    ('ASR', 'no reset')
+    """
+    base = dataclasses.replace(experiment, reset=Component("never")).label
+    return experiment.label.removeprefix(base).removeprefix(" + ") or NO_RESET
+
+
+def joined(base: str, add_on: str) -> str:
+    """The contestant of a method and an `add_on`."""
+    return base if add_on == NO_RESET else f"{base} + {add_on}"
+
+
+def place(run: Run) -> tuple[str, int, int | None, int | None]:
+    """What runs share that see the same batches."""
+    experiment = run.experiment
+    return experiment.stream.spelled, experiment.seed, experiment.steps, experiment.batch
 
 
 def pooled(runs: Iterable[Run], *, streams: bool = False) -> dict[str, list[Run]]:
@@ -67,14 +115,16 @@ def featured(found: Sequence[str], limit: int) -> list[str]:
 
 
 def where(runs: Sequence[Run]) -> str:
-    """The streams of some runs in words, for a title; seeds where there are several.
+    """The streams of some runs in brackets, for the end of a title; seeds where there are several.
 
     Nothing when there are more than three.
     """
     streams = list(dict.fromkeys(run.experiment.stream.label for run in runs))
     seeds = {run.experiment.seed for run in runs}
-    said = " and ".join(filter(None, [", ".join(streams[:-1]), streams[-1]])) if len(streams) <= 3 else ""
-    return said + (f", {len(seeds)} seeds" if said and len(seeds) > 1 else "")
+    if len(streams) > 3:
+        return ""
+    said = " and ".join(filter(None, [", ".join(streams[:-1]), streams[-1]]))
+    return f" ({said}, {len(seeds)} seeds)" if len(seeds) > 1 else f" ({said})"
 
 
 def _facts(experiment: Experiment) -> dict[str, str]:
@@ -85,6 +135,8 @@ def _facts(experiment: Experiment) -> dict[str, str]:
         if isinstance(value, Component):
             facts[field.name] = value.name
             facts |= {f"{field.name} {key}": f"{key} {option}" for key, option in value.options.items()}
+        elif field.name == "steps" and value is not None:
+            facts[field.name] = f"{value:,} batches"
         elif value is not None:
             facts[field.name] = f"{field.name} {value}"
     return facts

@@ -10,9 +10,10 @@ import numpy as np
 
 from holdfast.bench.results import Run
 from holdfast.report.sheet import Cell, Row, Sheet, number
-from holdfast.studies import figure
+from holdfast.studies import analysis, figure
 from holdfast.studies.analysis import accuracy
-from holdfast.studies.lineup import Entrant, lineup, strokes
+from holdfast.studies.lineup import Entrant, lineup
+from holdfast.studies.strokes import strokes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -66,12 +67,8 @@ def sheet(key: str, title: str, found: Sequence[Score], notes: Sequence[str] = (
 def frame(found: Sequence[Score]) -> dict[str, list[Any]]:
     """Every run."""
     runs = [pair for one in found for pair in zip(one.entrants, one.values, strict=True)]
-    return {
-        "contestant": [one.label for one, _ in runs],
-        "stream": [one.stream for one, _ in runs],
-        "place": [one.place for one, _ in runs],
-        "accuracy": [value for _, value in runs],
-    }
+    rows = [(one.label, one.stream, one.place, value) for one, value in runs]
+    return analysis.frame(("contestant", "stream", "place", "accuracy"), rows)
 
 
 def bars(axes: Axes, found: Sequence[Score], streams: Sequence[str], names: Sequence[str]) -> None:

@@ -10,12 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.bench.component import Component
 from holdfast.bench.experiment import Experiment
 from holdfast.bench.results import Run
 from holdfast.report.sheet import Cell, number
-from holdfast.resets import ASR
-from holdfast.resets.base import registry
 from holdfast.studies import naming
 from holdfast.studies.analysis import accuracy
 from holdfast.studies.launch import StudyError
@@ -98,8 +95,20 @@ def lines(
         _, points = found.setdefault(rest.digest, (rest, {}))
         points.setdefault(at, {})[run.experiment.seed] = run
     kept = [(rest, level) for rest, points in found.values() if len(level := _same_seeds(points)) >= least]
-    labels = short([rest for rest, _ in kept])
+    commons = [rest for rest, _ in kept]
+    alike = len(set(naming.contestants(commons))) == 1  # then the stream says enough
+    labels = naming.streams(commons) if alike else naming.names(commons)
     return [Line(label, rest, points) for label, (rest, points) in zip(labels, kept, strict=True)]
+
+
+def without(option: str) -> Callable[[Experiment], dict[str, Any]]:
+    """For `lines`: what experiments have in common that differ in an option of the reset policy."""
+
+    def common(experiment: Experiment) -> dict[str, Any]:
+        options = {key: value for key, value in experiment.reset.options.items() if key != option}
+        return {"reset": dataclasses.replace(experiment.reset, options=options)}
+
+    return common
 
 
 def _same_seeds(points: dict[float, dict[int, Run]]) -> dict[float, list[Run]]:
@@ -126,49 +135,6 @@ def need(found: Sequence[Line], what: str) -> None:
     """Raise when there is no line: `what` names the runs that would make one."""
     if not found:
         raise StudyError(f"none of these runs can be compared: there must be {what}")
-
-
-def short(experiments: Sequence[Experiment]) -> list[str]:
-    """Names that tell experiments apart, without the contestant where it is the same for all.
-
-    >>> short([Experiment("drift", "eta"), Experiment("ccc-mini", "eta")])
-    ['drift', 'ccc-mini']
-    """
-    if len({one.digest for one in _anywhere(experiments)}) == 1:
-        return streams(experiments)
-    return naming.names(experiments)
-
-
-def streams(experiments: Sequence[Experiment]) -> list[str]:
-    """What the stream of each is called.
-
-    >>> streams([Experiment("drift", "eta"), Experiment("drift", "eta", reset="asr")])
-    ['drift', 'drift']
-    """
-    names = naming.names([Experiment(one.stream, "source") for one in experiments])
-    if len({one.stream.label for one in experiments}) > 1:
-        return [name.removeprefix("Source, ") for name in names]
-    return [one.stream.label + name.removeprefix("Source") for one, name in zip(experiments, names, strict=True)]
-
-
-def contestants(experiments: Sequence[Experiment]) -> list[str]:
-    """What each is called, wherever it runs.
-
-    >>> contestants([Experiment("drift", "eta", reset="asr"), Experiment("ccc-mini", "eta", reset="asr")])
-    ['ETA + ASR', 'ETA + ASR']
-    """
-    return naming.names(_anywhere(experiments))
-
-
-def _anywhere(experiments: Sequence[Experiment]) -> list[Experiment]:
-    return [dataclasses.replace(one, stream=Component("any")) for one in experiments]
-
-
-def asr_of(experiment: Experiment) -> ASR | None:
-    """Its reset policy, where that is ASR or one of its named variants."""
-    reset = experiment.reset
-    of, usual = registry.variants().get(reset.name, (reset.name, {}))
-    return ASR(**{**usual, **reset.options}) if of == "asr" and "preset" not in reset.options else None
 
 
 def reset_count(run: Run) -> float:

@@ -11,8 +11,9 @@ from holdfast.bench import metrics
 from holdfast.bench.metrics import Floats
 from holdfast.bench.results import Run
 from holdfast.report.sheet import Cell, Row, Sheet, number
-from holdfast.studies import figure
-from holdfast.studies.lineup import Entrant, lineup, panels, strokes
+from holdfast.studies import analysis, figure
+from holdfast.studies.lineup import Entrant, lineup, panels
+from holdfast.studies.strokes import marked
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -92,8 +93,7 @@ def frame(found: Panels) -> dict[str, list[Any]]:
         for one in met
         for at, (accuracy, recovery) in enumerate(zip(one.accuracy, one.recovery, strict=True), start=1)
     ]
-    columns = zip(*rows, strict=True)
-    return dict(zip(("contestant", "place", "visit", "accuracy", "recovery"), map(list, columns), strict=True))
+    return analysis.frame(("contestant", "place", "visit", "accuracy", "recovery"), rows)
 
 
 def add_ons(found: Panels) -> list[str]:
@@ -103,7 +103,7 @@ def add_ons(found: Panels) -> list[str]:
 
 def plot(axes: Axes, met: Sequence[Course], values: Callable[[Course], Floats], names: Sequence[str]) -> None:
     """A line for each course; `names`: all reset policies of the figure, which decide how each looks."""
-    stroke = strokes(names)
+    stroke = marked(names)
     for one in met:
         line = values(one)
         axes.plot(range(1, len(line) + 1), line, label=one.entrant.add_on, **stroke[one.entrant.add_on])

@@ -1,6 +1,6 @@
-"""One file per analysis."""
+"""One file per analysis; importing this registers them all."""
 
-from holdfast.studies.analyses import (
+from holdfast.studies.analyses import (  # noqa: F401 - each registers itself
     batch_size,
     collapse,
     concentration,
@@ -18,22 +18,6 @@ from holdfast.studies.analyses import (
     stability,
     variance,
 )
+from holdfast.studies.analysis import registry
 
-__all__ = [
-    "batch_size",
-    "collapse",
-    "concentration",
-    "cost",
-    "dynamics",
-    "false_positives",
-    "groups",
-    "imbalance",
-    "measures",
-    "proximity",
-    "recovery",
-    "resets",
-    "schedules",
-    "sensitivity",
-    "stability",
-    "variance",
-]
+__all__ = ["registry"]

@@ -10,10 +10,10 @@ import numpy as np
 from holdfast.bench.experiment import Experiment
 from holdfast.bench.results import Run
 from holdfast.report.sheet import Row, Sheet, number
-from holdfast.studies import figure, varied
-from holdfast.studies.analysis import Analysis, Finding, registry
+from holdfast.studies import figure, naming, varied
+from holdfast.studies.analysis import Analysis, Finding, frame, registry
 from holdfast.studies.setting import LEVELS, Setting
-from holdfast.studies.strokes import strokes
+from holdfast.studies.strokes import marked
 from holdfast.studies.varied import Line
 
 if TYPE_CHECKING:
@@ -71,9 +71,8 @@ class BatchSize(Analysis):
             for contestant, shares in contestants.items()
             for size, share in shares.items()
         ]
-        names = ("stream", "contestant", "batch", "accuracy")
-        frame = {name: [cell[at] for cell in cells] for at, name in enumerate(names)}
-        return Finding({"runs": frame}, (sheet,), lambda: _draw(grid, few), tuple(_remarks(grid, few)))
+        runs_of = frame(("stream", "contestant", "batch", "accuracy"), cells)
+        return Finding({"runs": runs_of}, (sheet,), lambda: _draw(grid, few), tuple(_remarks(grid, few)))
 
 
 def _size(run: Run) -> float:
@@ -83,7 +82,7 @@ def _size(run: Run) -> float:
 def _grid(found: Sequence[Line]) -> Grid:
     """Accuracies by stream, contestant and size; of several streams also their mean, where all have the size."""
     commons = [line.common for line in found]
-    streams, contestants = varied.streams(commons), varied.contestants(commons)
+    streams, contestants = naming.streams(commons), naming.contestants(commons)
     grid: Grid = {}
     for stream, contestant, line in zip(streams, contestants, found, strict=True):
         grid.setdefault(stream, {})[contestant] = dict(zip(line.numbers, line.accuracies, strict=True))
@@ -148,20 +147,19 @@ def _draw(grid: Grid, few: Sequence[float]) -> Figure:
         *([MEAN] if MEAN in grid else []),
     ]
     drawn, axes = figure.panels(1, len(shown), width=min(figure.PAGE, 0.6 + 1.9 * len(shown)), height=2.3, sharey=True)
-    look = strokes(list(dict.fromkeys(name for stream in shown for name in grid[stream])))
+    looks = marked(list(dict.fromkeys(name for stream in shown for name in grid[stream])))
     for one, stream in zip(axes[0], shown, strict=True):
-        for at, (name, shares) in enumerate(grid[stream].items()):
-            one.plot(list(shares), list(shares.values()), marker=figure.MARKERS[at % 8], label=name, **look[name])
+        for name, shares in grid[stream].items():
+            one.plot(list(shares), list(shares.values()), label=name, **looks[name])
             hollow = [size for size in shares if size in few]
-            colour = look[name]["color"]
-            one.plot(hollow, [shares[s] for s in hollow], figure.MARKERS[at % 8], mfc="white", mec=colour, zorder=3)
+            look = looks[name] | {"linestyle": "none", "mfc": "white", "zorder": 3}
+            one.plot(hollow, [shares[size] for size in hollow], **look)
         one.set_title(f"{stream} of the streams" if stream == MEAN else stream)
         _sizes(one, sorted({size for shares in grid[stream].values() for size in shares}))
     axes[0][0].set_ylabel("accuracy, %")
     if few:
         axes[0][0].plot([], [], "o", mfc="white", mec=figure.GREY, label="fewer images seen")
-    handles, labels = axes[0][0].get_legend_handles_labels()
-    drawn.legend(handles, labels, loc="outside lower center", ncols=4)
+    figure.legend(drawn, axes[0])
     return drawn
 
 

@@ -14,7 +14,7 @@ from holdfast.bench.results import Run
 from holdfast.report.sheet import Cell, Row, Sheet, number
 from holdfast.report.standing import effective_classes
 from holdfast.studies import figure, naming, timeline
-from holdfast.studies.analysis import Analysis, Finding, registry
+from holdfast.studies.analysis import Analysis, Finding, frame, registry
 from holdfast.studies.setting import Setting
 from holdfast.studies.strokes import strokes
 
@@ -87,14 +87,14 @@ class Collapse(Analysis):
 
     def evaluate(self, runs: list[Run]) -> Finding:
         runs = list({run.experiment.digest: run for run in runs}.values())
-        uses = {name: use(run.steps["predicted"]) for name, run in zip(naming.name_runs(runs), runs, strict=True)}
-        labels = {name: use(run.steps["labels"]) for name, run in zip(uses, runs, strict=True)}
-        chosen = _on_one_stream(dict(zip(uses, runs, strict=True)))
+        named = dict(zip(naming.names([run.experiment for run in runs]), runs, strict=True))
+        uses = {name: use(run.steps["predicted"]) for name, run in named.items()}
+        labels = {name: use(run.steps["labels"]) for name, run in named.items()}
+        chosen = _on_one_stream(named)
         shown = {LABELS: labels[chosen[0]], **{name: uses[name] for name in chosen}}
-        place = naming.where(runs)
         sheet = Sheet(
             "collapse",
-            "Classes in use" + (f" ({place})" if place else ""),
+            "Classes in use" + naming.where(runs),
             "contestant",
             ("first quarter", "last quarter", "worst block", "labels", "never predicted, %", "largest class, %"),
             tuple(Row(name, _cells(one, labels[name])) for name, one in uses.items()),
@@ -139,23 +139,19 @@ def _histogram(uses: Mapping[str, Use]) -> dict[str, list[Any]]:
         for at, line in enumerate(one.histogram)
         for label, count in zip(one.chosen, line, strict=True)
     ]
-    return {key: [row[at] for row in rows] for at, key in enumerate(("contestant", "batch", "class", "predictions"))}
+    return frame(("contestant", "batch", "class", "predictions"), rows)
 
 
 def _spread(uses: Mapping[str, Use]) -> dict[str, list[Any]]:
     rows = [(name, at * one.block, float(n)) for name, one in uses.items() for at, n in enumerate(one.spread)]
-    return {key: [row[at] for row in rows] for at, key in enumerate(("contestant", "batch", "classes_in_use"))}
+    return frame(("contestant", "batch", "classes_in_use"), rows)
 
 
 def _on_one_stream(runs: Mapping[str, Run]) -> list[str]:
     """The contestants of the figure: they saw the same labels."""
-
-    def place(name: str) -> tuple[Any, ...]:
-        experiment = runs[name].experiment
-        return experiment.stream, experiment.seed, experiment.steps, experiment.batch
-
+    places = {name: naming.place(run) for name, run in runs.items()}
     first = naming.featured([*runs], 1)[0]
-    return naming.featured([name for name in runs if place(name) == place(first)], SHOWN)
+    return naming.featured([name for name in runs if places[name] == places[first]], SHOWN)
 
 
 def _remark(name: str, one: Use, labels: Use) -> str:

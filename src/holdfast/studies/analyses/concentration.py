@@ -16,8 +16,9 @@ from holdfast.bench.metrics import Floats
 from holdfast.bench.results import Run
 from holdfast.report.sheet import Row, Sheet, number
 from holdfast.resets.asr.measures import SoftmaxOfMean
-from holdfast.studies import figure, naming, varied
+from holdfast.studies import figure, naming, strokes
 from holdfast.studies.analysis import Analysis, Finding, registry
+from holdfast.studies.policies import asr_of
 from holdfast.studies.setting import Setting
 
 if TYPE_CHECKING:
@@ -47,11 +48,11 @@ class Concentration(Analysis):
         return [setting.experiment(setting.ccc("hard"), "ETA", reset) for reset in ("never", "ASR")]
 
     def accepts(self, run: Run) -> bool:
-        policy = varied.asr_of(run.experiment)  # under another measure, that is what the run recorded
+        policy = asr_of(run.experiment)  # under another measure, that is what the run recorded
         return policy is None or policy.measure == SoftmaxOfMean()
 
     def evaluate(self, runs: list[Run]) -> Finding:
-        names = _names(runs)
+        names = naming.names([run.experiment for run in runs], placed=True)
         shares = [metrics.batch_accuracy(run.steps["correct"], run.steps["images"]) for run in runs]
         averages = [_averages(run) for run in runs]
         rows, remarks = [], []
@@ -85,13 +86,6 @@ class Concentration(Analysis):
             },
         }
         return Finding(frames, (sheet,), lambda: _draw(names[:SHOWN], runs[:SHOWN], shares, averages), (*remarks,))
-
-
-def _names(runs: Sequence[Run]) -> list[str]:
-    """Names that tell the runs apart, each with its stream."""
-    streams = [run.experiment.stream.label for run in runs]
-    names = naming.name_runs(runs)
-    return names if len(set(streams)) > 1 else [f"{name}, {at}" for name, at in zip(names, streams, strict=True)]
 
 
 def _averages(run: Run) -> tuple[Floats, Floats]:
@@ -133,7 +127,7 @@ def _draw(
     width = min(figure.PAGE, 0.5 + 2.6 * len(runs))
     drawn, axes = figure.panels(2, len(runs), width=width, height=2.1, sharex=True, sharey="row")
     for above, below, name, run, share, (slow, slow_share) in zip(*axes, names, runs, shares, averages, strict=False):
-        colour = figure.colour(run.experiment.label)
+        colour = strokes.colour(run.experiment.label)
         value = run.steps["concentration"]
         rng = np.random.default_rng(0)  # accuracies of small batches coincide: spread them by less than one image
         jitter = rng.uniform(-0.4, 0.4, len(share)) / run.steps["images"]

@@ -14,10 +14,11 @@ from holdfast.bench.metrics import seconds_per_batch
 from holdfast.bench.results import Run
 from holdfast.report import paper
 from holdfast.report.sheet import Row, Sheet, number
-from holdfast.studies import figure, stopwatch, varied
+from holdfast.studies import figure, naming, stopwatch, varied
 from holdfast.studies.analysis import Analysis, Finding, accuracy, registry
 from holdfast.studies.setting import LEVELS, Setting
 from holdfast.studies.stopwatch import Needs
+from holdfast.studies.strokes import colour
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -75,10 +76,10 @@ class Cost(Analysis):
         first = [members[0].experiment for members in groups.values()]
         here = len(first) <= MEASURED and all(one.model.name.startswith("bundled-") for one in first)
         needs: list[Needs | None] = [*stopwatch.weigh(first)] if here else [None] * len(first)
-        shared = set.intersection(*({_place(run) for run in members} for members in groups.values()))
+        shared = set.intersection(*({naming.place(run) for run in members} for members in groups.values()))
         entries = []
-        for name, (key, members), need in zip(varied.contestants(_alike(first)), groups.items(), needs, strict=True):
-            of = [run for run in members if _place(run) in shared]
+        for name, (key, members), need in zip(naming.names(_alike(first)), groups.items(), needs, strict=True):
+            of = [run for run in members if naming.place(run) in shared]
             share = varied.mean(accuracy, of) if of else math.nan
             ratio = need.ratio if need else _ratio(groups, key, members[0].experiment)
             entries.append(Entry(name, members[0].experiment, share, ratio, need))
@@ -97,23 +98,20 @@ class Cost(Analysis):
 
 def _alike(experiments: Sequence[Experiment]) -> list[Experiment]:
     """Without what does not belong to a contestant."""
-    return [dataclasses.replace(one, stream=Component("any"), seed=0, steps=None, batch=None) for one in experiments]
+    return [dataclasses.replace(one, stream=naming.ANY, seed=0, steps=None, batch=None) for one in experiments]
 
 
 def _contestant(experiment: Experiment) -> str:
     return _alike([experiment])[0].digest
 
 
-def _place(run: Run) -> tuple[str, int, int | None, int | None]:
-    one = run.experiment
-    return one.stream.spelled, one.seed, one.steps, one.batch
-
-
 def _ratio(groups: dict[str, list[Run]], key: str, experiment: Experiment) -> float:
     """From the runs themselves, on the streams that the contestant and its plain method both have."""
     base = groups.get(_contestant(dataclasses.replace(experiment, reset=Component("never"))), [])
-    usual = {_place(run): seconds_per_batch(run.seconds) for run in base}
-    found = [seconds_per_batch(run.seconds) / usual[_place(run)] for run in groups[key] if _place(run) in usual]
+    usual = {naming.place(run): seconds_per_batch(run.seconds) for run in base}
+    found = [
+        seconds_per_batch(run.seconds) / usual[naming.place(run)] for run in groups[key] if naming.place(run) in usual
+    ]
     return sum(found) / len(found) if found else math.nan
 
 
@@ -216,7 +214,7 @@ def _draw(every: Sequence[Entry]) -> Figure:
     drawn, axes = figure.panels(1, len(shown), width=figure.PAGE, height=height, sharey=True)
     names = [one.name for one in entries]
     for one, (said, decimals, values) in zip(axes[0], shown, strict=True):
-        one.barh(names, values, height=0.62, color=[figure.colour(name) for name in names])
+        one.barh(names, values, height=0.62, color=[colour(name) for name in names])
         for at, value in enumerate(values):
             if math.isfinite(value):
                 text = f"{value:.{decimals}f}"

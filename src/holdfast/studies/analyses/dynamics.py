@@ -12,7 +12,7 @@ from holdfast.bench.experiment import Experiment
 from holdfast.bench.results import Run, dominant_domains
 from holdfast.report.sheet import Cell, Row, Sheet, number
 from holdfast.studies import figure, naming, timeline
-from holdfast.studies.analysis import Analysis, Finding, registry
+from holdfast.studies.analysis import Analysis, Finding, frame, registry
 from holdfast.studies.boundaries import ABRUPT, NEAR, Boundary, Dynamics, dynamics, starts
 from holdfast.studies.setting import Setting
 
@@ -50,13 +50,12 @@ class Dynamic(Analysis):
         return count > 0 and run.batches >= LONG * (count + 1) and bool(np.isfinite(run.steps["concentration"]).any())
 
     def evaluate(self, runs: list[Run]) -> Finding:
-        named = dict(zip(naming.name_runs(runs), runs, strict=True))
+        named = dict(zip(naming.names([run.experiment for run in runs]), runs, strict=True))
         found = {name: dynamics(run) for name, run in named.items()}
         chosen = naming.featured([*named], SHOWN)
-        place = f" ({said})" if (said := naming.where(runs)) else ""
         summary = Sheet(
             "dynamics",
-            f"Concentration and resets at the boundaries of domains{place}",
+            "Concentration and resets at the boundaries of domains" + naming.where(runs),
             "run",
             (
                 "boundaries",
@@ -118,8 +117,7 @@ def _boundaries(found: Mapping[str, Dynamics]) -> dict[str, list[Any]]:
         for name, each in found.items()
         for one in each.boundaries
     ]
-    columns = ("run", "batch", "from", "to", "change", "abrupt", "reset")
-    return {key: [row[at] for row in rows] for at, key in enumerate(columns)}
+    return frame(("run", "batch", "from", "to", "change", "abrupt", "reset"), rows)
 
 
 def _batches(runs: Mapping[str, Run]) -> dict[str, list[Any]]:

@@ -16,7 +16,9 @@ from holdfast.resets import ASR
 from holdfast.resets.asr.expressions import ConstantMomentum
 from holdfast.studies import figure, varied
 from holdfast.studies.analysis import Analysis, Finding, accuracy, registry
+from holdfast.studies.policies import asr_of
 from holdfast.studies.setting import Setting
+from holdfast.studies.strokes import colour, marked
 from holdfast.studies.varied import Line
 
 if TYPE_CHECKING:
@@ -47,7 +49,7 @@ class FalsePositives(Analysis):
         return _threshold(run) is not None or _reference(run)
 
     def evaluate(self, runs: list[Run]) -> Finding:
-        found = varied.lines(runs, _threshold, _without_alpha0)
+        found = varied.lines(runs, _threshold, varied.without("alpha0"))
         varied.need(found, "some with asr:momentum=constant:value=1.0 and several values of alpha0")
         beside = [_beside(line, runs) for line in found]
         rows = []
@@ -73,7 +75,7 @@ class FalsePositives(Analysis):
 
 def _threshold(run: Run) -> float | None:
     """The threshold of a run, where it is held."""
-    policy = varied.asr_of(run.experiment)
+    policy = asr_of(run.experiment)
     if policy is None or policy.momentum != ConstantMomentum(1.0):
         return None
     known = run.steps["threshold"]
@@ -82,12 +84,7 @@ def _threshold(run: Run) -> float | None:
 
 
 def _reference(run: Run) -> bool:
-    return run.experiment.reset.name == "never" or varied.asr_of(run.experiment) == ASR()
-
-
-def _without_alpha0(experiment: Experiment) -> dict[str, Any]:
-    options = {key: value for key, value in experiment.reset.options.items() if key != "alpha0"}
-    return {"reset": dataclasses.replace(experiment.reset, options=options)}
+    return run.experiment.reset.name == "never" or asr_of(run.experiment) == ASR()
 
 
 def _beside(line: Line, runs: Sequence[Run]) -> dict[str, list[Run]]:
@@ -133,17 +130,15 @@ def _remarks(line: Line, beside: dict[str, list[Run]]) -> list[str]:
 def _draw(found: Sequence[Line], beside: Sequence[dict[str, list[Run]]]) -> Figure:
     drawn, axes = figure.panels(1, 2, width=figure.PAGE, height=2.4)
     left, right = axes[0]
+    looks = marked([line.label for line in found])
     for at, (line, references) in enumerate(zip(found, beside, strict=True)):
-        style: dict[str, Any] = {
-            "color": figure.PALETTE[(2 + at) % len(figure.PALETTE)],
-            "marker": figure.MARKERS[at % len(figure.MARKERS)],
-        }
+        style = looks[line.label]
         many = f"{line.label}: " if len(found) > 1 else ""
         left.plot(line.numbers, line.accuracies, label=f"{many}threshold held", **style)
         right.plot(line.numbers, line.resets, **style)
         for name, members in references.items():
-            drawing = {
-                "color": figure.colour({"never": "never", "asr": "ASR"}[name]),
+            drawing: dict[str, Any] = {
+                "color": colour(REFERENCES[name]),
                 "ls": ("--", ":", "-.")[at % 3],
                 "lw": 1.0,
             }
@@ -158,6 +153,6 @@ def _draw(found: Sequence[Line], beside: Sequence[dict[str, list[Run]]]) -> Figu
     right.set_ylabel("resets")
     right.set_yscale("symlog", linthresh=1)
     right.set_ylim(0, 2 * right.get_ylim()[1])
-    left.legend(loc="best")
+    drawn.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3)
     figure.letter(axes[0])
     return drawn

@@ -9,7 +9,7 @@ from holdfast.bench.experiment import Experiment
 from holdfast.bench.results import Run
 from holdfast.studies import figure, scores
 from holdfast.studies.analysis import Analysis, Finding, registry
-from holdfast.studies.lineup import asr_of, legend, plain
+from holdfast.studies.policies import asr_of, plain
 from holdfast.studies.scores import Score
 from holdfast.studies.setting import LEVELS, Setting
 
@@ -40,7 +40,7 @@ class Groups(Analysis):
         ]
 
     def accepts(self, run: Run) -> bool:
-        return _set(run) in SETS and plain(run, "periodic")
+        return _set(run) in SETS and plain(run.experiment, "periodic")
 
     def evaluate(self, runs: list[Run]) -> Finding:
         found = {
@@ -81,10 +81,10 @@ def _remarks(name: str, found: Sequence[Score]) -> list[str]:
         for stream in streams:
             here = [one for one in found if (one.first.base, one.first.stream) == (base, stream)]
             best = max(here, key=lambda one: one.mean, default=None)
-            if best is None or len(here) < 2 or not any(asr_of(one.first.run) for one in here):
+            if best is None or len(here) < 2 or not any(asr_of(one.first.run.experiment) for one in here):
                 continue
             met += 1
-            if asr_of(best.first.run):
+            if asr_of(best.first.run.experiment):
                 second = max(one.mean for one in here if one is not best)
                 leads.append(f"{stream} by {best.mean - second:.1f}")
         if met:
@@ -107,5 +107,5 @@ def _draw(found: dict[str, list[Score]], small: bool) -> Figure:
             images = ", images of CIFAR-10" if small and name == SETS["cifar100-c"] else ""
             axis.set_title(f"{base}, groups of {name}{images}")
         row[0].set_ylabel("accuracy, %")
-    legend(drawn, axes.ravel())
+    figure.legend(drawn, axes.ravel())
     return drawn

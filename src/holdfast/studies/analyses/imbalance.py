@@ -13,10 +13,12 @@ from holdfast.bench.component import Component
 from holdfast.bench.experiment import Experiment
 from holdfast.bench.results import Run
 from holdfast.report.sheet import Cell, Row, Sheet, number
-from holdfast.studies import figure
+from holdfast.studies import figure, naming
 from holdfast.studies.analysis import Analysis, Finding, accuracy, registry
-from holdfast.studies.lineup import NO_RESET, asr_of, legend, lineup, plain, strokes
+from holdfast.studies.lineup import lineup
+from holdfast.studies.policies import asr_of, plain
 from holdfast.studies.setting import Setting
+from holdfast.studies.strokes import marked
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -44,7 +46,7 @@ class Imbalance(Analysis):
         ]
 
     def accepts(self, run: Run) -> bool:
-        return run.experiment.stream.name.startswith(STREAM) and plain(run, "periodic")
+        return run.experiment.stream.name.startswith(STREAM) and plain(run.experiment, "periodic")
 
     def evaluate(self, runs: list[Run]) -> Finding:
         found = _series(runs)
@@ -83,7 +85,7 @@ class _Series:
 
     @property
     def label(self) -> str:
-        return self.base if self.add_on == NO_RESET else f"{self.base} + {self.add_on}"
+        return naming.joined(self.base, self.add_on)
 
     def mean(self, delta: float) -> float:
         return float(np.mean([accuracy(run) for run in self.runs[delta]]))
@@ -131,7 +133,7 @@ def _at(found: Sequence[_Series], delta: float) -> list[Run]:
 def _remarks(found: Sequence[_Series]) -> list[str]:
     """Where ASR leads, and what the strongest imbalance costs it and the others."""
     said = []
-    for asr in (one for one in found if asr_of(next(iter(one.runs.values()))[0])):
+    for asr in (one for one in found if asr_of(next(iter(one.runs.values()))[0].experiment)):
         others = [one for one in found if one.base == asr.base and one is not asr]
         shared = [delta for delta in asr.runs if all(delta in one.runs for one in others)]
         if others and shared:
@@ -153,7 +155,7 @@ def _remarks(found: Sequence[_Series]) -> list[str]:
 def _draw(found: Sequence[_Series], labels: Mapping[float, float]) -> Figure:
     bases = list(dict.fromkeys(one.base for one in found))[:COLUMNS]
     names = list(dict.fromkeys(one.add_on for one in found))
-    stroke = strokes(names)
+    stroke = marked(names)
     width = figure.PAGE if len(bases) > 1 else figure.COLUMN * 1.2
     drawn, axes = figure.panels(1, len(bases), width=width, height=2.7, sharey=True)
     for axis, base in zip(axes[0], bases, strict=True):
@@ -173,5 +175,5 @@ def _draw(found: Sequence[_Series], labels: Mapping[float, float]) -> Figure:
         axis.set_xlabel("Dirichlet $\\delta$ (distinct labels in a batch)")
         axis.set_title(base)
     axes[0][0].set_ylabel("accuracy, %")
-    legend(drawn, axes[0])
+    figure.legend(drawn, axes[0])
     return drawn

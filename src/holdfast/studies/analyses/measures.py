@@ -9,7 +9,9 @@ from holdfast.bench.experiment import Experiment
 from holdfast.bench.results import Run
 from holdfast.studies import figure, scores
 from holdfast.studies.analysis import Analysis, Finding, registry
-from holdfast.studies.lineup import NO_RESET, asr_of, exchanged, legend, standing
+from holdfast.studies.lineup import standing
+from holdfast.studies.naming import NO_RESET
+from holdfast.studies.policies import asr_of, exchanged
 from holdfast.studies.scores import Score
 from holdfast.studies.setting import LEVELS, Setting
 
@@ -37,7 +39,7 @@ class Measures(Analysis):
         ]
 
     def accepts(self, run: Run) -> bool:
-        policy = asr_of(run)
+        policy = asr_of(run.experiment)
         if policy is None:
             return run.experiment.reset.name == "never"
         return not exchanged(policy) - {"measure"} and _measure(run) in (USUAL, OTHER)
@@ -55,7 +57,7 @@ def _meeting(found: Sequence[Score]) -> list[Score]:
 
 
 def _measure(run: Run) -> str:
-    policy = asr_of(run)
+    policy = asr_of(run.experiment)
     return "" if policy is None else str(policy.measure_settings["name"])
 
 
@@ -88,5 +90,5 @@ def _draw(found: Sequence[Score]) -> Figure:
         scores.bars(one, [score for score in found if score.first.base == base], streams, names)
         one.set_title(base)
     axes[0][0].set_ylabel("accuracy, %")
-    legend(drawn, axes[0])
+    figure.legend(drawn, axes[0])
     return drawn

@@ -11,7 +11,9 @@ from holdfast.report.sheet import Cell, number
 from holdfast.resets.asr.triggers import Adaptive
 from holdfast.studies import figure, visits
 from holdfast.studies.analysis import Analysis, Finding, registry
-from holdfast.studies.lineup import NO_RESET, asr_of, exchanged, heading, legend, standing
+from holdfast.studies.lineup import heading, standing
+from holdfast.studies.naming import NO_RESET
+from holdfast.studies.policies import asr_of, exchanged
 from holdfast.studies.setting import Setting
 from holdfast.studies.visits import Course, Panels
 
@@ -56,7 +58,7 @@ class Proximity(Analysis):
 
 def _delay(run: Run) -> float | None:
     """The delay of a run's resets; None when they are not ASR's, or another part of ASR is exchanged too."""
-    policy = asr_of(run)
+    policy = asr_of(run.experiment)
     if policy is None or not exchanged(policy) <= {"when"}:
         return None
     trigger = policy.when
@@ -114,5 +116,5 @@ def _draw(found: Panels) -> Figure:
         one.set_visible(False)
     for row in axes:
         row[0].set_ylabel("accuracy, %")
-    legend(drawn, axes.ravel())
+    figure.legend(drawn, axes.ravel())
     return drawn

@@ -10,7 +10,8 @@ from holdfast.bench.metrics import Floats
 from holdfast.bench.results import Run
 from holdfast.studies import figure, visits
 from holdfast.studies.analysis import Analysis, Finding, registry
-from holdfast.studies.lineup import asr_of, exchanged, heading, legend
+from holdfast.studies.lineup import heading
+from holdfast.studies.policies import asr_of, exchanged
 from holdfast.studies.setting import Setting
 from holdfast.studies.visits import Course, Panels
 
@@ -35,7 +36,7 @@ class Recovery(Analysis):
         ]
 
     def accepts(self, run: Run) -> bool:
-        policy = asr_of(run)
+        policy = asr_of(run.experiment)
         if policy is None:
             return visits.recurs(run) and run.experiment.reset.name in ("never", "periodic")
         return visits.recurs(run) and exchanged(policy) <= {"accumulation"}
@@ -67,7 +68,7 @@ class Recovery(Analysis):
 
 def _without(run: Run) -> bool:
     """Whether a run has ASR's resets and no recovery."""
-    policy = asr_of(run)
+    policy = asr_of(run.experiment)
     return policy is not None and not policy.recovers
 
 
@@ -82,7 +83,7 @@ def _recovery(course: Course) -> Floats:
 def _remarks(met: Sequence[Course]) -> list[str]:
     """With recovery against without, for one method at one place."""
     said = []
-    policies = [(course, asr_of(course.entrant.run)) for course in met]
+    policies = [(course, asr_of(course.entrant.run.experiment)) for course in met]
     kept = [course for course, policy in policies if policy and policy.recovers and not exchanged(policy)]
     lost = [course for course in met if _without(course.entrant.run)]
     for with_, without in ((a, b) for a in kept for b in lost):
@@ -117,5 +118,5 @@ def _draw(found: Panels) -> Figure:
         right.set_ylabel("knowledge\nrecovery, points")
     for one in axes[-1]:
         one.set_xlabel("visit")
-    legend(drawn, axes.ravel())
+    figure.legend(drawn, axes.ravel())
     return drawn

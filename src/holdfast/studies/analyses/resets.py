@@ -13,7 +13,7 @@ from holdfast.bench.results import Run
 from holdfast.report.sheet import Row, Sheet, number
 from holdfast.studies import figure, naming, timeline
 from holdfast.studies.aftermath import AFTER, BEFORE, BIN, MIDDLES, Effects, effects_of, mean_around
-from holdfast.studies.analysis import Analysis, Finding, accuracy, registry
+from holdfast.studies.analysis import Analysis, Finding, accuracy, frame, registry
 from holdfast.studies.setting import Setting
 from holdfast.studies.strokes import strokes
 
@@ -54,10 +54,9 @@ class Resets(Analysis):
 
     def evaluate(self, runs: list[Run]) -> Finding:
         effects = {name: effects_of(members) for name, members in naming.pooled(runs).items()}
-        place = naming.where(runs)
         sheet = Sheet(
             "resets",
-            "What resets do" + (f" ({place})" if place else ""),
+            "What resets do" + naming.where(runs),
             "contestant",
             _COLUMNS,
             tuple(Row(name, _cells(one)) for name, one in effects.items()),
@@ -103,8 +102,7 @@ def _resets(effects: dict[str, Effects]) -> dict[str, list[Any]]:
         for name, one in effects.items()
         for (at, t), change, delay in zip(one.of.tolist(), one.found.change, one.found.delay, strict=True)
     ]
-    columns = ("contestant", "seed", "batch", "depth", "change", "delay")
-    return {key: [row[at] for row in rows] for at, key in enumerate(columns)}
+    return frame(("contestant", "seed", "batch", "depth", "change", "delay"), rows)
 
 
 def _around(effects: dict[str, Effects]) -> dict[str, list[Any]]:
@@ -114,8 +112,7 @@ def _around(effects: dict[str, Effects]) -> dict[str, list[Any]]:
         for middle, mean, error, count in zip(MIDDLES, *mean_around(one.around), strict=True)
         if np.isfinite(mean)
     ]
-    columns = ("contestant", "batch", "accuracy", "standard_error", "resets")
-    return {key: [row[at] for row in rows] for at, key in enumerate(columns)}
+    return frame(("contestant", "batch", "accuracy", "standard_error", "resets"), rows)
 
 
 def _but_for_the_policy(one: Effects) -> str:

@@ -11,7 +11,8 @@ from holdfast.bench.results import Run
 from holdfast.report.sheet import Row, Sheet, number
 from holdfast.studies import figure, segments, visits
 from holdfast.studies.analysis import Analysis, Finding, registry
-from holdfast.studies.lineup import asr_of, legend, plain, standing
+from holdfast.studies.lineup import standing
+from holdfast.studies.policies import asr_of, plain
 from holdfast.studies.segments import Segment
 from holdfast.studies.setting import Setting
 from holdfast.studies.visits import Course, Panels
@@ -42,7 +43,9 @@ class Schedules(Analysis):
         ]
 
     def accepts(self, run: Run) -> bool:
-        return visits.recurs(run) and run.experiment.stream.name.startswith(STREAM) and plain(run, "periodic")
+        return (
+            visits.recurs(run) and run.experiment.stream.name.startswith(STREAM) and plain(run.experiment, "periodic")
+        )
 
     def evaluate(self, runs: list[Run]) -> Finding:
         found = visits.courses(runs)
@@ -82,7 +85,7 @@ def _durations(orders: Mapping[str, Sequence[Segment]]) -> Sheet:
 def _remarks(met: Sequence[Course]) -> list[str]:
     """ASR against RDumb for one method at one place: the mean, the worst fall, and the way from first to last."""
     said = []
-    for asr in (one for one in met if asr_of(one.entrant.run)):
+    for asr in (one for one in met if asr_of(one.entrant.run.experiment)):
         rises = f"{asr.accuracy[0]:.1f} to {asr.accuracy[-1]:.1f}"
         way = "improves" if asr.accuracy[-1] > asr.accuracy[0] else "does not improve"
         said.append(f"{asr.entrant.title}, {way} over the visits: {rises}.")
@@ -146,6 +149,6 @@ def _draw(everything: Panels, orders: Mapping[str, Sequence[Segment]]) -> Figure
     for row in axes[:-1]:
         row[0].set_ylabel("accuracy, %")
     axes[-1][0].set_ylabel("domain", rotation=0, ha="right", va="center")
-    legend(drawn, axes[:-1].ravel())
+    figure.legend(drawn, axes[:-1].ravel())
     segments.legend(drawn, domains)
     return drawn

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from holdfast.bench.experiment import Experiment
 from holdfast.bench.results import Run
@@ -13,7 +13,9 @@ from holdfast.report.sheet import Cell, Row, Sheet
 from holdfast.resets import ASR
 from holdfast.studies import figure, varied
 from holdfast.studies.analysis import Analysis, Finding, registry
+from holdfast.studies.policies import asr_of
 from holdfast.studies.setting import LEVELS, Setting
+from holdfast.studies.strokes import marked
 from holdfast.studies.varied import Change, Line
 
 if TYPE_CHECKING:
@@ -28,7 +30,8 @@ SYMBOLS = {
     "r0": r"$r_0$",
     "lambda_r": r"$\lambda_r$",
 }
-TIMES = (0.5, 0.8, 1.25, 2.0)
+TIMES = {"mini": (0.5, 2.0), "full": (0.5, 0.8, 1.25, 2.0)}
+"""By scale, what the defaults are multiplied by."""
 NEGLIGIBLE = 1.0
 """Points of accuracy; the paper calls its fluctuations negligible and gives no number."""
 
@@ -49,19 +52,19 @@ class Sensitivity(Analysis):
         resets = ["ASR"] + [
             f"asr:{name}={min(round(getattr(default, name) * times, 6), largest):g}"
             for name, largest in VARIED.items()
-            for times in TIMES
+            for times in TIMES[setting.name]
         ]
         return [setting.experiment(setting.ccc(level), base, reset) for level in LEVELS for reset in resets]
 
     def accepts(self, run: Run) -> bool:
-        policy = varied.asr_of(run.experiment)
+        policy = asr_of(run.experiment)
         return (
             policy is not None
             and dataclasses.replace(policy, **{name: getattr(ASR(), name) for name in VARIED}) == ASR()
         )
 
     def evaluate(self, runs: list[Run]) -> Finding:
-        found = {name: varied.lines(runs, _value(name), _without(name)) for name in VARIED}
+        found = {name: varied.lines(runs, _value(name), varied.without(name)) for name in VARIED}
         found = {name: lines for name, lines in found.items() if lines}
         varied.need(
             [line for lines in found.values() for line in lines],
@@ -90,18 +93,10 @@ class Sensitivity(Analysis):
 
 def _value(name: str) -> Callable[[Run], float | None]:
     def value(run: Run) -> float | None:
-        policy = varied.asr_of(run.experiment)
+        policy = asr_of(run.experiment)
         return None if policy is None else float(getattr(policy, name))
 
     return value
-
-
-def _without(name: str) -> Callable[[Experiment], dict[str, Any]]:
-    def common(experiment: Experiment) -> dict[str, Any]:
-        options = {key: value for key, value in experiment.reset.options.items() if key != name}
-        return {"reset": dataclasses.replace(experiment.reset, options=options)}
-
-    return common
 
 
 def _default(name: str, line: Line) -> float:
@@ -139,24 +134,17 @@ def _remarks(found: Found, labels: Sequence[str]) -> list[str]:
 
 def _draw(found: Found, labels: Sequence[str]) -> Figure:
     drawn, axes = figure.panels(1, len(found), width=min(figure.PAGE, 0.5 + 1.6 * len(found)), height=2.2, sharey=True)
+    looks = marked(labels)
     for one, (name, lines) in zip(axes[0], found.items(), strict=True):
         default = float(getattr(ASR(), name))
         one.axvline(default, color=figure.GREY, lw=0.8, ls=":", label="default")
         for line in lines:
-            at = labels.index(line.label)
-            one.plot(
-                line.numbers,
-                line.accuracies,
-                color=figure.PALETTE[at % len(figure.PALETTE)],
-                marker=figure.MARKERS[at % len(figure.MARKERS)],
-                label=line.label,
-            )
+            one.plot(line.numbers, line.accuracies, label=line.label, **looks[line.label])
         one.set_xscale("log")
         ticks = sorted({number for line in lines for number in line.numbers})
         one.set_xticks(ticks, [f"{tick:g}" for tick in ticks], rotation=60)
         one.minorticks_off()
         one.set_title(SYMBOLS[name])
     axes[0][0].set_ylabel("accuracy, %")
-    handles, names = axes[0][0].get_legend_handles_labels()
-    drawn.legend(handles, names, loc="outside lower center", ncols=4)
+    figure.legend(drawn, axes[0])
     return drawn

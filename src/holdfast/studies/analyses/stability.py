@@ -83,7 +83,7 @@ class Stability(Analysis):
             notes.append("Contestants with other streams are not comparable, and not drawn.")
         sheet = Sheet(
             "stability",
-            "Stability over time" + (f" ({place})" if (place := naming.where(runs)) else ""),
+            "Stability over time" + naming.where(runs),
             "contestant",
             ("streams", "mean, %", "std of blocks", "worst block, %", "fine std", "beyond chance"),
             tuple(Row(name, _cells(one)) for name, one in courses.items()),

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from holdfast.bench.experiment import Experiment
 from holdfast.bench.results import Run
@@ -12,7 +11,9 @@ from holdfast.report.sheet import Cell, Row, Sheet, number
 from holdfast.resets.asr.measures import SoftmaxOfMean, Spread
 from holdfast.studies import figure, varied
 from holdfast.studies.analysis import Analysis, Finding, registry
+from holdfast.studies.policies import asr_of
 from holdfast.studies.setting import Setting
+from holdfast.studies.strokes import marked
 from holdfast.studies.varied import Line
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class Variance(Analysis):
         return _factor(run) is not None
 
     def evaluate(self, runs: list[Run]) -> Finding:
-        found = varied.lines(runs, _factor, _without_measure)
+        found = varied.lines(runs, _factor, varied.without("measure"))
         varied.need(found, "some with asr:measure=spread:factor=F, of several factors, factor 1 being plain ASR")
         sheet = Sheet(
             "variance",
@@ -60,14 +61,9 @@ class Variance(Analysis):
 
 
 def _factor(run: Run) -> float | None:
-    policy = varied.asr_of(run.experiment)
+    policy = asr_of(run.experiment)
     measure = policy.measure if policy else None
     return measure.factor if isinstance(measure, Spread) else 1.0 if measure == SoftmaxOfMean() else None
-
-
-def _without_measure(experiment: Experiment) -> dict[str, Any]:
-    options = {key: value for key, value in experiment.reset.options.items() if key != "measure"}
-    return {"reset": dataclasses.replace(experiment.reset, options=options)}
 
 
 def _rows(line: Line) -> list[Row]:
@@ -97,13 +93,10 @@ def _remark(line: Line) -> str:
 
 def _draw(found: Sequence[Line]) -> Figure:
     drawn, axes = figure.panels(1, 2, width=figure.PAGE, height=2.4)
-    for at, line in enumerate(found):
-        style: dict[str, Any] = {
-            "color": figure.PALETTE[at % len(figure.PALETTE)],
-            "marker": figure.MARKERS[at % len(figure.MARKERS)],
-        }
-        axes[0][0].plot(line.numbers, line.accuracies, label=line.label, **style)
-        axes[0][1].plot(line.numbers, line.resets, **style)
+    looks = marked([line.label for line in found])
+    for line in found:
+        axes[0][0].plot(line.numbers, line.accuracies, label=line.label, **looks[line.label])
+        axes[0][1].plot(line.numbers, line.resets, **looks[line.label])
     for one, said in zip(axes[0], ("accuracy, %", "resets"), strict=True):
         one.set_xscale("log", base=2)
         one.set_xticks(sorted({at for line in found for at in line.numbers}))

@@ -35,14 +35,14 @@ class Verdict:
     def said(self) -> str:
         """In words.
 
-        >>> Verdict(Claim("a", ("b",)), 0.2, 1, 1).said
-        'holds within noise (<0.5)'
+        >>> Verdict(Claim("a", ("b",)), -0.2, 1, 1).said
+        'undecided (within 0.5)'
         """
         if self.margin is None:
             return "not measured"
-        if self.margin <= 0:
-            return "does not hold"
-        return "holds" if self.margin >= self.noise else f"holds within noise (<{self.noise:g})"
+        if abs(self.margin) < self.noise:
+            return f"undecided (within {self.noise:g})"
+        return "holds" if self.margin > 0 else "does not hold"
 
 
 def judge(

@@ -1,0 +1,28 @@
+"""The gallery shows every analysis."""
+
+from __future__ import annotations
+
+import gallery
+
+from holdfast.studies.analyses import registry
+
+
+def test_every_analysis_is_in_the_gallery_with_its_figure_and_what_it_found():
+    page = gallery.PAGE.read_text()
+    assert sorted(gallery.names(page)) == registry.names()
+    for name in registry.names():
+        section = page.partition(f"<!-- analysis {name} -->")[2].partition("<!-- end -->")[0]
+        assert f"images/analyses/{name}.png" in section
+        assert "| --- |" in section, f"{name} has no table: run benchmarks/gallery.py"
+        assert (gallery.FIGURES / f"{name}.png").is_file()
+
+
+def test_filling_the_page_replaces_what_was_there_and_nothing_else(tmp_path):
+    (tmp_path / "collapse.md").write_text("## Classes in use\n\n| run | classes |\n| --- | ---: |\n| ETA | 3.0 |\n")
+    page = "# Gallery\n\nBefore.\n\n<!-- analysis collapse -->\nold\n<!-- end -->\n\nAfter.\n"
+    once = gallery.filled(page, tmp_path)
+    assert once.startswith("# Gallery\n\nBefore.\n\n<!-- analysis collapse -->\n")
+    assert once.endswith("<!-- end -->\n\nAfter.\n")
+    assert "**Classes in use**" in once
+    assert "old" not in once
+    assert gallery.filled(once, tmp_path) == once
