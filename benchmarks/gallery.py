@@ -1,6 +1,7 @@
-"""Bring docs/analyses.md up to date with the analyses of the bundled benchmark: their figures, tables and remarks.
+"""Bring docs/analyses.md and docs/reproduced.md up to date with what the bundled benchmark gives.
 
 holdfast analyse all --out analyses
+holdfast reproduce all --format markdown --out analyses/reproduced.md --figures analyses
 python benchmarks/gallery.py analyses
 """
 
@@ -13,6 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "analyses.md"
+TABLES = ROOT / "docs" / "reproduced.md"
 FIGURES = ROOT / "docs" / "images" / "analyses"
 _SECTION = re.compile(r"(<!-- analysis (?P<name>[a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -34,13 +36,25 @@ def filled(page: str, results: Path) -> str:
     return _SECTION.sub(section, page)
 
 
+def tables(reproduced: str) -> str:
+    """The page of all tables, from what `holdfast reproduce` wrote; figures have a page of their own."""
+    sheets = re.split(r"^(?=## )", reproduced, flags=re.MULTILINE)
+    kept = [sheet for sheet in sheets if not sheet.startswith("## Figure")]
+    return (
+        "# Every table beside ours\n\n"
+        "Made by `holdfast reproduce all`; [Reproducing the paper](reproduction.md) says what to make of it, "
+        "[the gallery](analyses.md) has the figures.\n\n" + "".join(kept).strip() + "\n"
+    )
+
+
 def main(results: Path) -> None:
-    """Copy the figures, fill the page."""
+    """Copy the figures, fill the pages."""
     page = PAGE.read_text(encoding="utf-8")
     FIGURES.mkdir(parents=True, exist_ok=True)
     for name in names(page):
         shutil.copyfile(results / f"{name}.png", FIGURES / f"{name}.png")
     PAGE.write_text(filled(page, results), encoding="utf-8")
+    TABLES.write_text(tables((results / "reproduced.md").read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":

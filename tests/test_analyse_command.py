@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 import pytest
@@ -132,3 +133,17 @@ def test_every_analysis_knows_what_to_run_at_every_scale(name, setting):
 
 def test_every_figure_with_data_has_its_analysis():
     assert set(figures.by_figure()) == set(figures.LABELS) - {figures.DIAGRAM}
+
+
+def test_another_network_and_other_images_take_the_place_of_the_bundled_ones():
+    parser = argparse.ArgumentParser()
+    studies.arguments(parser)
+    setting = studies.setting(parser.parse_args(["--model", "mynets:small", "--data", "photos"]))
+    experiment = setting.experiment(setting.ccc("hard"), "ETA", "ASR")
+    assert experiment.model.name == "mynets:small"
+    assert experiment.stream.options["data"] == "photos"
+    assert studies.setting(parser.parse_args([])).experiment(setting.ccc("hard"), "ETA").model.name == "bundled-resnet"
+    with pytest.raises(ValueError, match="--data goes with --mini"):
+        studies.setting(parser.parse_args(["--full", "--data", "photos"]))
+    with pytest.raises(ValueError, match="--imagenet goes with --full"):
+        studies.setting(parser.parse_args(["--imagenet", "val"]))

@@ -26,3 +26,13 @@ def test_filling_the_page_replaces_what_was_there_and_nothing_else(tmp_path):
     assert "**Classes in use**" in once
     assert "old" not in once
     assert gallery.filled(once, tmp_path) == once
+
+
+def test_the_page_of_tables_leaves_figures_to_the_gallery():
+    page = gallery.tables(
+        "## Summary\n\n| a |\n\n## Table 5\n\n| b |\n\n## Figure collapse: classes\n\n| c |\n\n## Table 6\n"
+    )
+    assert page.startswith("# Every table")
+    assert "| b |" in page
+    assert "Table 6" in page
+    assert "| c |" not in page

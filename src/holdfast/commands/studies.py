@@ -29,6 +29,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runs", default="runs/studies", help="folder of the runs it launches (default %(default)s)")
     parser.add_argument("--jobs", type=int, help="runs at a time (default: one per core)")
     parser.add_argument("--threads", type=int, default=1, help="torch threads of each run (default %(default)s)")
+    parser.add_argument("--model", help="network, by name or module:function (default: the scale's own)")
+    parser.add_argument("--data", metavar="PATH", help="images in place of the bundled ones (see holdfast run --help)")
     scale = parser.add_mutually_exclusive_group()
     scale.add_argument("--mini", action="store_true", help="at the scale of the bundled benchmark (the default)")
     scale.add_argument("--full", action="store_true", help="on the published benchmarks, whose files are given below")
@@ -46,7 +48,9 @@ def setting(options: argparse.Namespace) -> Setting:
     if not options.full:
         if given:
             raise ValueError(f"--{next(iter(given))} goes with --full")
-        return Mini()
+        return Mini(options.model, options.data)
+    if options.data is not None:
+        raise ValueError("--data goes with --mini: with --full, each benchmark has its own option")
     places = {
         "imagenet": ("ccc", "data"),
         "matrix": ("ccc", "matrix"),
@@ -63,7 +67,7 @@ def setting(options: argparse.Namespace) -> Setting:
     for name, path in given.items():
         benchmark, option = places[name]
         folders.setdefault(benchmark, {})[option] = path
-    return Full(folders)
+    return Full(folders, options.model)
 
 
 def obtain(experiments: Sequence[Experiment], options: argparse.Namespace) -> None:

@@ -42,6 +42,8 @@ class Setting(ABC):
     """Images per batch, where a study does not vary them."""
     every: ClassVar[int]
     """RDumb's interval."""
+    network: str | None = None
+    """Instead of the scale's own: a registered name with options, or module:function."""
 
     @abstractmethod
     def ccc(
@@ -83,11 +85,17 @@ class Setting(ABC):
     def experiment(self, place: Place, method: str, reset: str = "never", **changes: Any) -> Experiment:
         """A contestant at a place; `changes` replace fields, and `model` picks a network ("resnet", "vit")."""
         fields = self.contestant(method, reset, model=changes.pop("model", "resnet"))
+        if self.network is not None:
+            fields["model"] = self.network
         return Experiment(**{**place.fields, **fields, **changes})
 
 
+@dataclass(frozen=True)
 class Mini(Setting):
     """Everything with the bundled network and images: 1,000 batches of 16 of each CCC level, and the like.
+
+    `data`: other images in place of the bundled ones, as streams take them; a `network` that knows their classes goes
+    with them.
 
     The learning rate of the methods that ASR is placed on is ten times the published one for CIFAR, as in
     benchmarks/main.yaml: on streams this short nothing collapses otherwise. The other methods have their published one.
@@ -100,6 +108,16 @@ class Mini(Setting):
     batch = 16
     every = 200
     steps = 1000
+
+    network: str | None = None
+    data: str | None = None
+
+    def experiment(self, place: Place, method: str, reset: str = "never", **changes: Any) -> Experiment:
+        made = super().experiment(place, method, reset, **changes)
+        if self.data is None:
+            return made
+        stream = Component(made.stream.name, {**made.stream.options, "data": self.data}, made.stream.title)
+        return replace(made, stream=stream)
 
     def ccc(
         self, level: str, *, speed: int | str | None = None, seed: int | None = None, batch: int | None = None
@@ -156,6 +174,7 @@ class Full(Setting):
     every = 1000
 
     folders: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    network: str | None = None
 
     def ccc(
         self, level: str, *, speed: int | str | None = None, seed: int | None = None, batch: int | None = None
