@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from holdfast.commands import studies
+
 if TYPE_CHECKING:
     from holdfast.bench import Run
     from holdfast.studies.analysis import Analysis
@@ -16,8 +18,6 @@ EXAMPLE = "holdfast analyse collapse --out analyses"
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
-    from holdfast.commands import studies
-
     parser.add_argument("what", nargs="?", help="the analysis, or all (default: list them)")
     parser.add_argument("folder", nargs="*", help="folders with runs to look at (default: launch what is needed)")
     parser.add_argument("--out", default="analyses", help="folder of the results (default %(default)s)")
@@ -26,7 +26,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """List, or analyse."""
-    from holdfast.commands import studies
     from holdfast.studies import launch
     from holdfast.studies.analyses import registry
 

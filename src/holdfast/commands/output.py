@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from holdfast.report.sheet import Sheet
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """How tables are written, and where to."""
+    parser.add_argument(
+        "--format",
+        choices=("terminal", "markdown", "latex", "csv", "json"),
+        default="terminal",
+        help="how to write the tables (default %(default)s)",
+    )
+    parser.add_argument("--out", metavar="FILE", help="write the tables to a file instead of the screen")
 
 
 def put(sheets: Sequence[Sheet], format_: str, out: str | None) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from holdfast.commands import output
+
 PURPOSE = "the published tables: list them, show one, find a method"
 EXAMPLE = "holdfast paper 4 --format markdown"
 
@@ -12,18 +14,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
     parser.add_argument("table", nargs="*", help="numbers or ids of tables (default: the list of all)")
     parser.add_argument("--find", metavar="METHOD", help="show every row with this in its name, such as eta+asr")
-    parser.add_argument(
-        "--format",
-        choices=("terminal", "markdown", "latex", "csv", "json"),
-        default="terminal",
-        help="how to write it (default %(default)s)",
-    )
-    parser.add_argument("--out", metavar="FILE", help="write to a file instead of the screen")
+    output.arguments(parser)
 
 
 def run(options: argparse.Namespace) -> None:
     """Show what was asked for."""
-    from holdfast.commands.output import put
     from holdfast.report import paper
 
     if options.find and options.table:
@@ -32,4 +27,4 @@ def run(options: argparse.Namespace) -> None:
         sheets = [paper.find(options.find)]
     else:
         sheets = [paper.table(which).sheet() for which in options.table] or [paper.index()]
-    put(sheets, options.format, options.out)
+    output.put(sheets, options.format, options.out)

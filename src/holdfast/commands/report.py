@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from holdfast.commands import output
+
 PURPOSE = "tables and a page of any set of runs, finished or not"
 EXAMPLE = "holdfast report runs/main --format latex --table accuracy --out accuracy.tex"
 
@@ -17,13 +19,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         choices=("accuracy", "gains", "resets", "visits", "signs", "published", "beside"),
         help="only this table; may be repeated (default: all that have something to say)",
     )
-    parser.add_argument(
-        "--format",
-        choices=("terminal", "markdown", "latex", "csv", "json"),
-        default="terminal",
-        help="how to write the tables (default %(default)s)",
-    )
-    parser.add_argument("--out", metavar="FILE", help="write the tables to a file instead of the screen")
+    output.arguments(parser)
     page = parser.add_mutually_exclusive_group()
     page.add_argument("--html", metavar="FILE", help="where the page goes (default: report.html in the first folder)")
     page.add_argument("--no-html", action="store_true", help="write no page")
@@ -48,7 +44,6 @@ def run(options: argparse.Namespace) -> None:
 
     from rich.console import Console
 
-    from holdfast.commands.output import put, write
     from holdfast.report import beside, entries, survey
     from holdfast.report.comparison import Comparison
 
@@ -66,5 +61,5 @@ def run(options: argparse.Namespace) -> None:
         page = options.html or str(Path(options.folder[0]) / "report.html")
         with Console(stderr=True).status("drawing"):
             text = survey.render(f"Runs in {', '.join(options.folder)}", arrangement, sheets)
-        write(page, text, "--html")
-    put(chosen, options.format, options.out)
+        output.write(page, text, "--html")
+    output.put(chosen, options.format, options.out)

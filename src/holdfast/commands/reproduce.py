@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 
+from holdfast.commands import output, studies
+
 PURPOSE = "run what a table or figure of the paper needs, and show ours beside theirs"
 EXAMPLE = "holdfast reproduce table 5"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
-    from holdfast.commands import studies
-
     parser.add_argument(
         "what", nargs="*", help="tables and figures: 5, table 5, tab:ablate, fig:collapse; or all (default: list them)"
     )
@@ -23,13 +23,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--base", help="the method that the ablation tables are about (default: ETA; with --full the paper's ROID)"
     )
     parser.add_argument("--all-rows", action="store_true", help="all contestants also where few are run by default")
-    parser.add_argument(
-        "--format",
-        choices=("terminal", "markdown", "latex", "csv", "json"),
-        default="terminal",
-        help="how to write the tables (default %(default)s)",
-    )
-    parser.add_argument("--out", metavar="FILE", help="write the tables to a file instead of the screen")
+    output.arguments(parser)
     parser.add_argument(
         "--figures", metavar="FOLDER", default="reproduction", help="where figures go (default %(default)s)"
     )
@@ -41,8 +35,6 @@ def run(options: argparse.Namespace) -> None:
     import sys
     from pathlib import Path
 
-    from holdfast.commands import studies
-    from holdfast.commands.output import put
     from holdfast.studies import launch, reproduction
     from holdfast.studies.reproduction import needs
     from holdfast.studies.reproduction.catalogue import catalogue
@@ -51,7 +43,7 @@ def run(options: argparse.Namespace) -> None:
     setting, folder = studies.setting(options), Path(options.runs)
     targets = reproduction.chosen(options.what or ["all"], setting, base=options.base, all_rows=options.all_rows)
     if listed:
-        put([catalogue(targets, folder, options.jobs)], options.format, options.out)
+        output.put([catalogue(targets, folder, options.jobs)], options.format, options.out)
         return
     failure: launch.StudyError | None = None
     wanted = [one for target in targets for one in target.experiments]
@@ -74,6 +66,6 @@ def run(options: argparse.Namespace) -> None:
         if outcome.files:
             print(f"wrote {', '.join(str(path) for path in outcome.files)}", file=sys.stderr)
     if sheets:
-        put(sheets, options.format, options.out)
+        output.put(sheets, options.format, options.out)
     if failure is not None:
         raise failure

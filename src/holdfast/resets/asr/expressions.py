@@ -14,15 +14,19 @@ from holdfast.validation import require_number
 
 
 @dataclass(frozen=True)
-class Strength(Part):
-    """Base of the expressions for lambda_F."""
+class Expression(Part):
+    """Base of both kinds."""
 
     adapts: ClassVar[bool] = True
     """Whether it depends on phi, which costs a pass of the source model."""
 
-    def of(self, inconsistency: float, lambda0: float) -> float:
-        """lambda_F, given phi of the step before."""
+    def of(self, inconsistency: float, scale: float, /) -> float:
+        """The coefficient, given phi and lambda0 or mu0: lambda_F takes phi of the step before, mu_C of this one."""
         raise NotImplementedError(f"{type(self).__name__} must define of()")
+
+
+class Strength(Expression):
+    """Base of the expressions for lambda_F."""
 
 
 strengths: Registry[Strength] = Registry("strength")
@@ -33,7 +37,7 @@ strengths: Registry[Strength] = Registry("strength")
 class Squared(Strength):
     """lambda0 phi^2 (eq. 6)."""
 
-    def of(self, inconsistency: float, lambda0: float) -> float:
+    def of(self, inconsistency: float, lambda0: float, /) -> float:
         return lambda0 * inconsistency**2
 
 
@@ -42,7 +46,7 @@ class Squared(Strength):
 class Linear(Strength):
     """lambda0 phi."""
 
-    def of(self, inconsistency: float, lambda0: float) -> float:
+    def of(self, inconsistency: float, lambda0: float, /) -> float:
         return lambda0 * inconsistency
 
 
@@ -51,7 +55,7 @@ class Linear(Strength):
 class Inverse(Strength):
     """lambda0 (1 - phi)^2: strongest where the source model agrees."""
 
-    def of(self, inconsistency: float, lambda0: float) -> float:
+    def of(self, inconsistency: float, lambda0: float, /) -> float:
         return lambda0 * (1.0 - inconsistency) ** 2
 
 
@@ -60,7 +64,7 @@ class Inverse(Strength):
 class Bare(Strength):
     """phi itself, whatever lambda0."""
 
-    def of(self, inconsistency: float, lambda0: float) -> float:
+    def of(self, inconsistency: float, lambda0: float, /) -> float:
         return inconsistency
 
 
@@ -71,20 +75,12 @@ class ConstantStrength(Strength):
 
     adapts: ClassVar[bool] = False
 
-    def of(self, inconsistency: float, lambda0: float) -> float:
+    def of(self, inconsistency: float, lambda0: float, /) -> float:
         return lambda0
 
 
-@dataclass(frozen=True)
-class Momentum(Part):
+class Momentum(Expression):
     """Base of the expressions for mu_C."""
-
-    adapts: ClassVar[bool] = True
-    """Whether it depends on phi."""
-
-    def of(self, inconsistency: float, mu0: float) -> float:
-        """mu_C, given phi of this step."""
-        raise NotImplementedError(f"{type(self).__name__} must define of()")
 
 
 momenta: Registry[Momentum] = Registry("momentum")
@@ -95,7 +91,7 @@ momenta: Registry[Momentum] = Registry("momentum")
 class Rising(Momentum):
     """1 - mu0 (1 - phi) (eq. 7)."""
 
-    def of(self, inconsistency: float, mu0: float) -> float:
+    def of(self, inconsistency: float, mu0: float, /) -> float:
         return mu0 * inconsistency + 1.0 - mu0
 
 
@@ -104,7 +100,7 @@ class Rising(Momentum):
 class RisingSquared(Momentum):
     """1 - mu0 (1 - phi^2)."""
 
-    def of(self, inconsistency: float, mu0: float) -> float:
+    def of(self, inconsistency: float, mu0: float, /) -> float:
         return 1.0 - mu0 * (1.0 - inconsistency**2)
 
 
@@ -113,7 +109,7 @@ class RisingSquared(Momentum):
 class Falling(Momentum):
     """1 - mu0 phi: fastest where the source model disagrees."""
 
-    def of(self, inconsistency: float, mu0: float) -> float:
+    def of(self, inconsistency: float, mu0: float, /) -> float:
         return 1.0 - mu0 * inconsistency
 
 
@@ -122,7 +118,7 @@ class Falling(Momentum):
 class BareMomentum(Momentum):
     """phi itself, whatever mu0."""
 
-    def of(self, inconsistency: float, mu0: float) -> float:
+    def of(self, inconsistency: float, mu0: float, /) -> float:
         return inconsistency
 
 
@@ -139,5 +135,5 @@ class ConstantMomentum(Momentum):
         if self.value is not None:
             require_number("value", self.value, 0.0, 1.0)
 
-    def of(self, inconsistency: float, mu0: float) -> float:
+    def of(self, inconsistency: float, mu0: float, /) -> float:
         return 1.0 - mu0 if self.value is None else self.value
