@@ -61,14 +61,12 @@ def test_every_policy_is_in_the_matrix():
 
 
 def networks_for(method: str, policy: str) -> list[str]:
-    """All of them with `make matrix`; in every test run each method with each policy, and each network with two."""
+    """All of them with `make matrix`; in every test run each method with each policy, and each network with ASR."""
     if method in TRANSFORMERS_ONLY:
         return ["attention"]
     if WHOLE:
         return ["batch", "layer", "group", "attention"]
-    return {"asr": ["batch", "layer", "group", "attention"], "periodic": ["batch", "layer", "group"]}.get(
-        policy, ["batch"]
-    )
+    return ["batch", "layer", "group", "attention"] if policy == "asr" else ["batch"]
 
 
 @pytest.mark.parametrize(

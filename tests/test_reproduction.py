@@ -223,12 +223,12 @@ def test_a_table_is_shown_beside_the_papers_and_finished_runs_are_left_alone(tin
     assert cli.main(["reproduce", "table", "24", "--runs", str(finished), "--format", "json"]) == 0
     table, claims = json.loads(capsys.readouterr().out)
     assert table["columns"] == [f"batch size {size}: {whose}" for size in (2, 4) for whose in ("ours", "paper")]
-    (labelled,) = [row for row in table["rows"] if row["method (paper: ROID)"] == "ETA + ASR"]
+    (labelled,) = [row for row in table["rows"] if row["method"] == "ROID + ASR"]
     ours, theirs = (cell["value"] for cell in labelled["cells"][2:])
     runs = launch.there(reproduction.plan(24, Tiny()).experiments, finished).values()
     assert ours in [pytest.approx(100 * run.accuracy) for run in runs if run.experiment.batch == 4]
     assert theirs == 25.58
-    assert [row["claim"].partition(" above")[0] for row in claims["rows"]] == ["ETA + ASR", "ETA + ASR"]
+    assert [row["claim"].partition(" above")[0] for row in claims["rows"]] == ["ROID + ASR", "ROID + ASR"]
     assert {path: path.stat().st_mtime_ns for path in finished.rglob(RESULT)} == before
 
 

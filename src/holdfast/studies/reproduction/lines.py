@@ -12,7 +12,7 @@ from holdfast.report.sheet import Cell
 from holdfast.studies.reproduction import quantity
 from holdfast.studies.reproduction.quantity import Metric
 
-ABLATED = (5, 13, *range(16, 22), 24)
+ABLATED = (5, 13, *range(16, 22))
 """Tables about parts of ASR on one base, ROID in the paper."""
 _METHODS = {"C-MAE": "CMAE"}
 _OWN = ("COME", "ReservoirTTA", "Source-free")
