@@ -66,10 +66,19 @@ def adapter_of(experiment: Experiment, model: nn.Module, stream: streams.Seekabl
     return Adapter(model, **options_of(experiment, stream))
 
 
+def method_of(experiment: Experiment) -> methods.Method:
+    """The method with its options."""
+    return _instance(methods.base.registry, experiment.method)
+
+
+def policy_of(experiment: Experiment) -> resets.Reset:
+    """The reset policy with its options."""
+    return _instance(resets.base.registry, experiment.reset)
+
+
 def options_of(experiment: Experiment, stream: streams.Seekable | None = None) -> dict[str, Any]:
     """What an `Adapter`, or a `Fleet`, takes beside the model; the stream may lend source data."""
-    method = _instance(methods.base.registry, experiment.method)
-    policy = _instance(resets.base.registry, experiment.reset)
+    method, policy = method_of(experiment), policy_of(experiment)
     return {
         "method": method,
         "reset": policy,
@@ -82,8 +91,8 @@ def options_of(experiment: Experiment, stream: streams.Seekable | None = None) -
 
 def check(experiment: Experiment) -> None:
     """Raise now what would otherwise be raised when the run starts: unknown names and options."""
-    _instance(methods.base.registry, experiment.method)
-    _instance(resets.base.registry, experiment.reset)
+    method_of(experiment)
+    policy_of(experiment)
     _optimizer(experiment.optimizer)
     if ":" not in experiment.stream.name:
         streams.registry.get(experiment.stream.name)

@@ -21,9 +21,8 @@ def _fast(name: str, **options: Any) -> dict[str, Any]:
 
 
 def _own(name: str, optimizer: Mapping[str, Any] | None = _PUBLISHED, **options: Any) -> dict[str, Any]:
-    """A method at its published settings for CIFAR, those of benchmarks/methods.yaml, with its source data."""
-    fields: dict[str, Any] = {"method": {"name": name, **options}, "optimizer": optimizer}
-    return fields
+    """A method at its published settings for CIFAR, those of benchmarks/methods.yaml."""
+    return {"method": {"name": name, **options}, "optimizer": optimizer}
 
 
 _ETA = {"similarity_margin": 0.4}
@@ -108,9 +107,7 @@ def mini(method: str, reset: dict[str, Any], model: str) -> dict[str, Any]:
     """Fields of an experiment on the bundled benchmark."""
     fields = dict(_known(_MINI, method))
     fields["method"] = {**fields["method"], "title": method}
-    if reset["name"] == "distribution":
-        fields["source"] = _LABELLED
-    if "probe" in str(reset.get("measure", "")):
+    if reset["name"] == "distribution" or "probe" in str(reset.get("measure", "")):
         fields["source"] = _LABELLED
     network = {} if model == "resnet" and method not in ("REM", "CMAE") else {"model": "bundled-vit"}
     # ASR as for residual networks: the published alpha0 for transformers, for a thousand classes, never resets here.

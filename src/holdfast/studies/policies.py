@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.bench import assembly
 from holdfast.bench.experiment import Experiment
 from holdfast.resets import ASR
 from holdfast.resets.base import registry
@@ -19,12 +20,10 @@ def asr_of(experiment: Experiment) -> ASR | None:
     True
     """
     reset = experiment.reset
-    of, usual = registry.variants().get(reset.name, (reset.name, {}))
-    if of != "asr":
+    if registry.variants().get(reset.name, (reset.name,))[0] != "asr":  # it may be one of a package that is not here
         return None
-    options = {**usual, **reset.options}
-    make = getattr(ASR, str(options.pop("preset", "for_resnet50")))  # which is the defaults
-    policy: ASR = make(**options)
+    policy = assembly.policy_of(experiment)
+    assert isinstance(policy, ASR)
     return policy
 
 

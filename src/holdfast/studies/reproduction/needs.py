@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable
 
-from holdfast import methods, resets
+from holdfast.bench import assembly
 from holdfast.bench.experiment import Experiment
 
 _OPTIONS = {
@@ -47,12 +46,6 @@ def absent(experiments: Iterable[Experiment]) -> list[str]:
 
 def _wants_source(experiment: Experiment) -> bool:
     """Whether the stream's own clean images, which come without labels, are not there or not enough."""
-    said = _said(experiment.method.name, experiment.reset.name)
-    return "labelled" in said or (bool(said) and experiment.stream.name != "ccc")
-
-
-@functools.cache
-def _said(method: str, reset: str) -> frozenset[str]:
-    """The first words of what a method and a policy need."""
-    parts = methods.base.registry.get(method)(), resets.base.registry.get(reset)()
-    return frozenset(part.needs_source.split()[0] for part in parts if part.needs_source)
+    parts = assembly.method_of(experiment), assembly.policy_of(experiment)
+    said = [part.needs_source for part in parts if part.needs_source]
+    return any(text.startswith("labelled") for text in said) or (bool(said) and experiment.stream.name != "ccc")
