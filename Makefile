@@ -6,13 +6,13 @@ BIN := $(VENV)/bin
 .PHONY: demo test matrix docs lint types check clean
 
 demo: $(VENV)/ready
-	$(BIN)/holdfast demo
+	$(BIN)/tidefast demo
 
 test: $(VENV)/ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -rs
 
 matrix: $(VENV)/ready
-	HOLDFAST_WHOLE_MATRIX=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests/test_conformance.py
+	TIDEFAST_WHOLE_MATRIX=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests/test_conformance.py
 
 docs: $(VENV)/ready
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 
-from holdfast import bench
+from tidefast import bench
 
 PARTS = 10
 

@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 from sklearn.datasets import load_sample_image
 
-from holdfast.corruptions import corrupt, names
+from tidefast.corruptions import corrupt, names
 
 SIDE, TILE, GAP, LABEL, HEADER, BLOCKS = 224, 112, 2, 122, 20, 2
 CUT = (22, 10)  # top left corner of the tile in the image

@@ -20,7 +20,7 @@ import numpy as np
 from sklearn.datasets import load_sample_images
 from threadpoolctl import threadpool_limits
 
-from holdfast.corruptions import EXTRA, IMAGENET_C, corrupt
+from tidefast.corruptions import EXTRA, IMAGENET_C, corrupt
 
 SIDE = 224
 TARGET = 5.0

@@ -1,6 +1,6 @@
 """The demonstration's table over several seeds.
 
-for seed in 0 1 2; do holdfast demo --seed $seed; done
+for seed in 0 1 2; do tidefast demo --seed $seed; done
 python benchmarks/demo_table.py runs/demo 0 1 2
 """
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from holdfast import report, showcase
+from tidefast import report, showcase
 
 
 def main(folder: str, *seeds: str) -> None:

@@ -17,11 +17,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-import holdfast
-from holdfast import methods, models, streams
-from holdfast.files import write_atomically
-from holdfast.methods.base import Method
-from holdfast.resets import ASR, Never, Reset
+import tidefast
+from tidefast import methods, models, streams
+from tidefast.files import write_atomically
+from tidefast.methods.base import Method
+from tidefast.resets import ASR, Never, Reset
 
 RESULTS = Path(__file__).parent / "results" / "embedded"
 ADAM = functools.partial(torch.optim.Adam, lr=1e-3)
@@ -79,7 +79,7 @@ def run(group: str, name: str, seed: int, steps: int, batch: int) -> dict[str, o
     """Adapt along the stream; accuracy of every batch and the steps at which a reset came."""
     torch.set_num_threads(1)
     method, policy = GROUPS[group][name]
-    adapter = holdfast.adapt(models.load("bundled-resnet"), method, reset=policy, optimizer=ADAM, seed=seed)
+    adapter = tidefast.adapt(models.load("bundled-resnet"), method, reset=policy, optimizer=ADAM, seed=seed)
     accuracies, resets = [], []
     for shown in streams.make("drift", seed=seed, steps=steps, batch=batch).batches():
         accuracies.append(float((adapter(shown.images).argmax(1) == shown.labels).float().mean()))

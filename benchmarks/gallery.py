@@ -1,7 +1,7 @@
 """Bring docs/analyses.md and docs/reproduced.md up to date with what the bundled benchmark gives.
 
-holdfast analyse all --out analyses
-holdfast reproduce all --format markdown --out analyses/reproduced.md --figures analyses
+tidefast analyse all --out analyses
+tidefast reproduce all --format markdown --out analyses/reproduced.md --figures analyses
 python benchmarks/gallery.py analyses
 """
 
@@ -37,12 +37,12 @@ def filled(page: str, results: Path) -> str:
 
 
 def tables(reproduced: str) -> str:
-    """The page of all tables, from what `holdfast reproduce` wrote; figures have a page of their own."""
+    """The page of all tables, from what `tidefast reproduce` wrote; figures have a page of their own."""
     sheets = re.split(r"^(?=## )", reproduced, flags=re.MULTILINE)
     kept = [sheet for sheet in sheets if not sheet.startswith("## Figure")]
     return (
         "# Every table beside ours\n\n"
-        "Made by `holdfast reproduce all`; [Reproducing the paper](reproduction.md) says what to make of it, "
+        "Made by `tidefast reproduce all`; [Reproducing the paper](reproduction.md) says what to make of it, "
         "[the gallery](analyses.md) has the figures.\n\n" + "".join(kept).strip() + "\n"
     )
 

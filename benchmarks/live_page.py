@@ -1,7 +1,7 @@
 """The picture of the live page in docs/production.md, from a real service: python benchmarks/live_page.py
 
 Six streams of bundled images under corruptions that change; the lens of one is covered, another is frozen. Needs the
-system's Chromium (or HOLDFAST_BROWSER), takes about two minutes, and gives up after five.
+system's Chromium (or TIDEFAST_BROWSER), takes about two minutes, and gives up after five.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ async def feed(service: Running) -> None:
 
 def photographed(service: Running) -> list[bytes]:
     """The page with all streams, and that of one."""
-    browser = os.environ.get("HOLDFAST_BROWSER") or next(
+    browser = os.environ.get("TIDEFAST_BROWSER") or next(
         filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
     )
     taken = []

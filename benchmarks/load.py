@@ -23,8 +23,8 @@ import numpy as np
 import torch
 from serving import NPY, TOKEN, Answer, Connection, Levels, adapt, lone, npy, path_of, pictures, serving, steps_of
 
-import holdfast
-from holdfast.streams import as_tensor
+import tidefast
+from tidefast.streams import as_tensor
 
 MAX_BODY = 500_000
 LARGEST = 17
@@ -161,7 +161,7 @@ class Row:
     steps: int = 0
     wrong: int = 0
 
-    def compare(self, outcome: Outcome, adapters: dict[str, holdfast.Adapter]) -> None:
+    def compare(self, outcome: Outcome, adapters: dict[str, tidefast.Adapter]) -> None:
         """Run the bare loop over the batches that the service made, and compare every answer."""
         found = steps_of(outcome.answers)
         ready = {name: [as_tensor(step.levels) for step in steps] for name, steps in found.items()}
@@ -211,7 +211,7 @@ def measured(
 ) -> None:
     """Measure, and print the tables."""
     torch.set_num_threads(1)
-    adapters: dict[str, holdfast.Adapter] = {}
+    adapters: dict[str, tidefast.Adapter] = {}
     rows: list[Row] = []
     with serving(state, "--max-body", str(MAX_BODY), "--workers", str(workers)) as service:
         seed = 0
@@ -237,7 +237,7 @@ def measured(
     print(TITLE, *(row.text() for row in rows), sep="\n")
     outcomes = [one for row in rows for one in row.rounds]
     refused = sum((one.refused for one in outcomes), Counter[str]())
-    counted = {reason: f'holdfast_rejected_total{{reason="{reason}"}} {float(refused[reason])}' for reason in refused}
+    counted = {reason: f'tidefast_rejected_total{{reason="{reason}"}} {float(refused[reason])}' for reason in refused}
     print("\n| refused because | requests | /metrics agrees |\n| --- | ---: | --- |")
     for reason, count in sorted(refused.items()):
         print(f"| {reason} | {count} | {'yes' if counted[reason] in numbers else 'no'} |")

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.report.axes import SIZE, Axes
-from holdfast.report.markup import Markup, element
+from tidefast.report.axes import SIZE, Axes
+from tidefast.report.markup import Markup, element
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "methods.csv"

@@ -1,4 +1,4 @@
-"""A real `holdfast serve` process, connections to it, and lone adapters that must give the same answers."""
+"""A real `tidefast serve` process, connections to it, and lone adapters that must give the same answers."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-import holdfast
-from holdfast import models, streams
-from holdfast.streams import as_tensor
+import tidefast
+from tidefast import models, streams
+from tidefast.streams import as_tensor
 
 Levels = npt.NDArray[np.uint8]
 """Images [N, 32, 32, 3]."""
@@ -68,13 +68,13 @@ class Running:
 def serving(
     state: Path, *more: str, token: str | None = TOKEN, prepare: Callable[[], None] | None = None
 ) -> Iterator[Running]:
-    """`holdfast serve` on a free port of loopback, killed at the end if it still runs.
+    """`tidefast serve` on a free port of loopback, killed at the end if it still runs.
 
     token: None for a service that asks for none.
     more: options beside `OPTIONS`; the last of two equal ones counts.
     prepare: called in the process before anything else.
     """
-    command = [str(Path(sys.executable).with_name("holdfast")), "serve", "--state", str(state), "--port", "0"]
+    command = [str(Path(sys.executable).with_name("tidefast")), "serve", "--state", str(state), "--port", "0"]
     log = state.with_name(f"{state.name}.log")
     with open(log, "a") as errors:
         process = subprocess.Popen(
@@ -82,7 +82,7 @@ def serving(
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "HOLDFAST_TOKEN": token or ""},
+            env={**os.environ, "OMP_NUM_THREADS": "1", "TIDEFAST_TOKEN": token or ""},
             preexec_fn=prepare,
         )
     try:
@@ -215,10 +215,10 @@ def _model() -> torch.nn.Module:
     return models.load("bundled-resnet")
 
 
-def lone() -> holdfast.Adapter:
+def lone() -> tidefast.Adapter:
     """An adapter as the service has one for each stream."""
-    method = holdfast.methods.ETA(similarity_margin=0.4)
-    return holdfast.adapt(_model(), method, reset="asr", optimizer=functools.partial(torch.optim.Adam, lr=1e-3))
+    method = tidefast.methods.ETA(similarity_margin=0.4)
+    return tidefast.adapt(_model(), method, reset="asr", optimizer=functools.partial(torch.optim.Adam, lr=1e-3))
 
 
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -226,7 +226,7 @@ def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.shape == other.shape and torch.equal(one.view(torch.int32), other.view(torch.int32))
 
 
-def wrong_answers(adapter: holdfast.Adapter, steps: Sequence[Step]) -> int:
+def wrong_answers(adapter: tidefast.Adapter, steps: Sequence[Step]) -> int:
     """Feed the steps to the adapter; how many images were answered otherwise."""
     wrong = 0
     for step in steps:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from holdfast.streams import make
+from tidefast.streams import make
 
 CLASSES, EACH = 1000, 50
 

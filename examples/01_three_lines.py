@@ -10,14 +10,14 @@ from collections import Counter
 
 import torch
 
-import holdfast
-from holdfast import models, streams
+import tidefast
+from tidefast import models, streams
 
 model = models.load("bundled-resnet")  # any PyTorch classifier with normalisation layers
 stream = streams.make("recurring", images=320, steps=40, batch=32, seed=0)
 
 # The learning rate matters most: this one suits small images; left out, it is the published one for ImageNet.
-adapter = holdfast.adapt(model, "roid", reset="asr", optimizer=functools.partial(torch.optim.Adam, lr=1e-3))
+adapter = tidefast.adapt(model, "roid", reset="asr", optimizer=functools.partial(torch.optim.Adam, lr=1e-3))
 
 seen, source, adapted = Counter[str](), Counter[str](), Counter[str]()
 for batch in stream:

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import torch
 
-import holdfast
-from holdfast import methods, models, streams
+import tidefast
+from tidefast import methods, models, streams
 
 model = models.load("bundled-resnet")
 stream = streams.make("drift", steps=20, batch=16, seed=0)
 
 
-def new_adapter() -> holdfast.Adapter:
+def new_adapter() -> tidefast.Adapter:
     """An adapter that has seen nothing."""
-    return holdfast.adapt(model, methods.ETA.for_classes(10), reset="asr", seed=7)
+    return tidefast.adapt(model, methods.ETA.for_classes(10), reset="asr", seed=7)
 
 
 whole = new_adapter()

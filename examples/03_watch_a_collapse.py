@@ -10,8 +10,8 @@ import functools
 
 import torch
 
-import holdfast
-from holdfast import methods, models, streams
+import tidefast
+from tidefast import methods, models, streams
 
 STEPS, PART = 120, 30
 model = models.load("bundled-resnet")
@@ -21,8 +21,8 @@ optimizer = functools.partial(torch.optim.Adam, lr=4e-2)
 
 def follow(reset: str | None) -> float:
     """Adapt along the stream, print how it went, and return the accuracy in the last part."""
-    history = holdfast.History()  # a callback that keeps the record of every step
-    adapter = holdfast.adapt(model, methods.ETA.for_classes(10), reset=reset, optimizer=optimizer, callbacks=[history])
+    history = tidefast.History()  # a callback that keeps the record of every step
+    adapter = tidefast.adapt(model, methods.ETA.for_classes(10), reset=reset, optimizer=optimizer, callbacks=[history])
     answers = [adapter(batch.images).argmax(1) for batch in stream]
     records = list(history)
     print(f"\nETA {'alone' if reset is None else 'with ' + reset.upper()}")

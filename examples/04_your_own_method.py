@@ -10,15 +10,15 @@ from dataclasses import dataclass
 
 import torch
 
-import holdfast
-from holdfast import models, streams
-from holdfast.methods import Method, Objective, Step
-from holdfast.network import Network
-from holdfast.state import Field, State
-from holdfast.testing import check_adapter
+import tidefast
+from tidefast import models, streams
+from tidefast.methods import Method, Objective, Step
+from tidefast.network import Network
+from tidefast.state import Field, State
+from tidefast.testing import check_adapter
 
 
-@holdfast.register_method("margin")
+@tidefast.register_method("margin")
 @dataclass(frozen=True)
 class Margin(Method):
     """L = -mean_i (z_i,first - z_i,second), over samples whose margin is above a running mean."""
@@ -40,13 +40,13 @@ class Margin(Method):
         return Objective(-margin[chosen].mean(), int(chosen.sum()), updates={"mean": mean})
 
 
-passed = check_adapter(lambda model: holdfast.adapt(model, "margin", reset="asr"))  # the promises of every method here
+passed = check_adapter(lambda model: tidefast.adapt(model, "margin", reset="asr"))  # the promises of every method here
 print(f"{len(passed)} checks passed, among them: {passed[0]}, {passed[4]}, {passed[6]}")
 
 model = models.load("bundled-resnet")
 optimizer = functools.partial(torch.optim.Adam, lr=1e-4)
 for name in ("source", "margin"):
-    adapter = holdfast.adapt(model, name, reset="asr", optimizer=optimizer)
+    adapter = tidefast.adapt(model, name, reset="asr", optimizer=optimizer)
     stream = streams.make("recurring", steps=40, batch=16, seed=0)
     hits = [adapter(batch.images).argmax(1) == batch.labels for batch in stream]
     print(f"{name}: {float(torch.cat(hits).float().mean()):.1%}")

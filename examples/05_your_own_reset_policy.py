@@ -10,16 +10,16 @@ from dataclasses import dataclass
 
 import torch
 
-import holdfast
-from holdfast import losses, methods, models, streams
-from holdfast.network import Network
-from holdfast.resets import Reset, Verdict
-from holdfast.state import Field, State
-from holdfast.step import Step
-from holdfast.testing import check_adapter
+import tidefast
+from tidefast import losses, methods, models, streams
+from tidefast.network import Network
+from tidefast.resets import Reset, Verdict
+from tidefast.state import Field, State
+from tidefast.step import Step
+from tidefast.testing import check_adapter
 
 
-@holdfast.register_reset("overconfident")
+@tidefast.register_reset("overconfident")
 @dataclass(frozen=True)
 class Overconfident(Reset):
     """Resets when the mean entropy of a batch falls below `share` of its mean over the first ten batches."""
@@ -43,13 +43,13 @@ class Overconfident(Reset):
         return Verdict()
 
 
-print(f"{len(check_adapter(lambda model: holdfast.adapt(model, 'tent', reset='overconfident')))} checks passed")
+print(f"{len(check_adapter(lambda model: tidefast.adapt(model, 'tent', reset='overconfident')))} checks passed")
 
 model = models.load("bundled-resnet")
 for reset in (None, "overconfident"):
-    history = holdfast.History()
+    history = tidefast.History()
     optimizer = functools.partial(torch.optim.Adam, lr=1e-2)
-    adapter = holdfast.adapt(model, methods.Tent(), reset=reset, optimizer=optimizer, callbacks=[history])
+    adapter = tidefast.adapt(model, methods.Tent(), reset=reset, optimizer=optimizer, callbacks=[history])
     stream = streams.make("recurring", steps=60, batch=16, seed=0)
     hits = torch.cat([adapter(batch.images).argmax(1) == batch.labels for batch in stream]).float()
     late, resets = float(hits[len(hits) // 2 :].mean()), sum(record.reset_fraction > 0 for record in history)

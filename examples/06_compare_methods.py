@@ -9,10 +9,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from holdfast import bench
-from holdfast.report.comparison import Comparison
-from holdfast.report.entries import Arrangement, read
-from holdfast.report.formats import render
+from tidefast import bench
+from tidefast.report.comparison import Comparison
+from tidefast.report.entries import Arrangement, read
+from tidefast.report.formats import render
 
 GRID = {
     "stream": {"name": "recurring", "images": 160},
@@ -36,7 +36,7 @@ def main(folder: str) -> None:
 
 if __name__ == "__main__":  # the runs are processes of their own
     if len(sys.argv) > 1:
-        main(sys.argv[1])  # kept: `holdfast report FOLDER` makes all tables and a page
+        main(sys.argv[1])  # kept: `tidefast report FOLDER` makes all tables and a page
     else:
         with tempfile.TemporaryDirectory() as temporary:
             main(str(Path(temporary) / "runs"))

@@ -9,20 +9,20 @@ from pathlib import Path
 
 import torch
 
-import holdfast
-from holdfast import methods, models, streams
+import tidefast
+from tidefast import methods, models, streams
 
 CAMERAS = {"north": "gaussian_noise", "east": "contrast", "south": "fog", "west": "defocus_blur"}
 model = models.load("bundled-resnet")
 
 
-def new_fleet() -> holdfast.Fleet:
+def new_fleet() -> tidefast.Fleet:
     """Streams begin with their first images; more of them than `resident` are kept on disk."""
     optimizer = functools.partial(torch.optim.Adam, lr=1e-3)
-    return holdfast.Fleet(model, methods.ETA.for_classes(10), reset="asr", optimizer=optimizer, resident=2, workers=2)
+    return tidefast.Fleet(model, methods.ETA.for_classes(10), reset="asr", optimizer=optimizer, resident=2, workers=2)
 
 
-def watch(fleet: holdfast.Fleet, camera: str, batches: range) -> float:
+def watch(fleet: tidefast.Fleet, camera: str, batches: range) -> float:
     """Feed a camera's images; the accuracy. Any number of threads may do so at the same time."""
     domain = streams.Domain((CAMERAS[camera], 5))
     stream = streams.Stream(None, streams.hold(domain, images=20 * 16), batch=16, seed=1)

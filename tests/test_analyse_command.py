@@ -1,4 +1,4 @@
-"""`holdfast analyse`, and what is true of every analysis."""
+"""`tidefast analyse`, and what is true of every analysis."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from holdfast import cli
-from holdfast.bench import Experiment, assembly, run
-from holdfast.commands import studies
-from holdfast.report import paper
-from holdfast.studies.analyses import registry
-from holdfast.studies.reproduction import figures
-from holdfast.studies.setting import Full, Mini
+from tidefast import cli
+from tidefast.bench import Experiment, assembly, run
+from tidefast.commands import studies
+from tidefast.report import paper
+from tidefast.studies.analyses import registry
+from tidefast.studies.reproduction import figures
+from tidefast.studies.setting import Full, Mini
 
 RESETS = ("never", "periodic:every=8", "asr")
 
@@ -92,7 +92,7 @@ def test_what_cannot_be_done_is_said_in_one_line(name, said, runs, tmp_path, cap
 @pytest.mark.parametrize("what", ["collapse", "all"])
 def test_a_folder_without_runs_is_an_error(what, tmp_path, capsys):
     assert cli.main(["analyse", what, str(tmp_path), "--out", str(tmp_path / "out")]) == 2
-    assert capsys.readouterr().err == f"holdfast: error: there is no finished run in {tmp_path}\n"
+    assert capsys.readouterr().err == f"tidefast: error: there is no finished run in {tmp_path}\n"
 
 
 def test_without_a_folder_it_takes_the_runs_it_needs_references_too(monkeypatch, tmp_path, capsys):

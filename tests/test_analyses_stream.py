@@ -10,17 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from holdfast.bench import Experiment, metrics, run
-from holdfast.bench.ledger import Ledger, Row
-from holdfast.bench.results import EXPERIMENT, RESULT, Run, load
-from holdfast.studies import aftermath, boundaries, naming, timeline
-from holdfast.studies.analyses import registry, stability
-from holdfast.studies.analyses.collapse import Collapse
-from holdfast.studies.analyses.dynamics import Dynamic
-from holdfast.studies.analyses.resets import Resets
-from holdfast.studies.analyses.stability import Stability
-from holdfast.studies.setting import Mini
-from holdfast.studies.strokes import marked, strokes
+from tidefast.bench import Experiment, metrics, run
+from tidefast.bench.ledger import Ledger, Row
+from tidefast.bench.results import EXPERIMENT, RESULT, Run, load
+from tidefast.studies import aftermath, boundaries, naming, timeline
+from tidefast.studies.analyses import registry, stability
+from tidefast.studies.analyses.collapse import Collapse
+from tidefast.studies.analyses.dynamics import Dynamic
+from tidefast.studies.analyses.resets import Resets
+from tidefast.studies.analyses.stability import Stability
+from tidefast.studies.setting import Mini
+from tidefast.studies.strokes import marked, strokes
 
 NAMES = ("collapse", "dynamics", "resets", "stability")
 RDUMB = {"name": "periodic", "every": 20}

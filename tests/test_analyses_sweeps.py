@@ -13,14 +13,14 @@ import pytest
 import torch
 from torch import nn
 
-from holdfast.bench import Component, Experiment, run
-from holdfast.bench.results import RESULT, Run, load
-from holdfast.studies import stopwatch, varied
-from holdfast.studies.analyses import registry
-from holdfast.studies.analysis import Finding, accuracy
-from holdfast.studies.launch import StudyError
-from holdfast.studies.policies import asr_of
-from holdfast.studies.setting import Mini
+from tidefast.bench import Component, Experiment, run
+from tidefast.bench.results import RESULT, Run, load
+from tidefast.studies import stopwatch, varied
+from tidefast.studies.analyses import registry
+from tidefast.studies.analysis import Finding, accuracy
+from tidefast.studies.launch import StudyError
+from tidefast.studies.policies import asr_of
+from tidefast.studies.setting import Mini
 
 STEPS = 60
 PROBE = "asr:measure=probe:images=20,momentum=constant:value=1.0"

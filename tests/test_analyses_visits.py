@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from holdfast.bench import Component, Experiment, Run, find, load, metrics
-from holdfast.bench.ledger import Ledger, Row
-from holdfast.bench.runner import run as run_experiment
-from holdfast.studies import segments
-from holdfast.studies.analyses import registry
-from holdfast.studies.lineup import lineup
-from holdfast.studies.setting import Full, Mini
+from tidefast.bench import Component, Experiment, Run, find, load, metrics
+from tidefast.bench.ledger import Ledger, Row
+from tidefast.bench.runner import run as run_experiment
+from tidefast.studies import segments
+from tidefast.studies.analyses import registry
+from tidefast.studies.lineup import lineup
+from tidefast.studies.setting import Full, Mini
 
 OURS = ("groups", "imbalance", "measures", "proximity", "recovery", "schedules")
 Batch = tuple[str, int, int]

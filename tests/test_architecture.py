@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
+import tidefast
 
-ROOT = Path(holdfast.__file__).parent
+ROOT = Path(tidefast.__file__).parent
 LAYERS = [
     {"errors"},
     {"files", "validation"},
@@ -36,14 +36,14 @@ RANK = {part: rank for rank, parts in enumerate(LAYERS) for part in parts}
 
 
 def imports(path: Path) -> set[str]:
-    """Parts of holdfast that a file imports when it runs, type-checking blocks and functions left out."""
+    """Parts of tidefast that a file imports when it runs, type-checking blocks and functions left out."""
     found: set[str] = set()
     for node in ast.parse(path.read_text()).body:
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "holdfast":
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "tidefast":
             parts = node.module.split(".")[1:]
             found |= {parts[0]} if parts else {alias.name for alias in node.names}
         elif isinstance(node, ast.Import):
-            found |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("holdfast.")}
+            found |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("tidefast.")}
     return found & RANK.keys()
 
 
@@ -69,6 +69,6 @@ def test_the_core_needs_neither_torchvision_nor_timm_nor_sklearn():
     import subprocess
     import sys
 
-    code = "import sys, holdfast; print([m for m in ('torchvision', 'timm', 'sklearn', 'cv2') if m in sys.modules])"
+    code = "import sys, tidefast; print([m for m in ('torchvision', 'timm', 'sklearn', 'cv2') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

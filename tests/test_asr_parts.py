@@ -20,15 +20,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-import holdfast
+import tidefast
 import recorded
-from holdfast import bench, cli, losses, resets
-from holdfast.errors import UnknownNameError
-from holdfast.network import Network
-from holdfast.resets.asr import Measure, Strength, Trigger, expressions, measures, triggers
-from holdfast.resets.asr.measures import PROBE, spread
-from holdfast.resets.base import registry
-from holdfast.testing import check_adapter, small_network
+from tidefast import bench, cli, losses, resets
+from tidefast.errors import UnknownNameError
+from tidefast.network import Network
+from tidefast.resets.asr import Measure, Strength, Trigger, expressions, measures, triggers
+from tidefast.resets.asr.measures import PROBE, spread
+from tidefast.resets.base import registry
+from tidefast.testing import check_adapter, small_network
 from recorded import NETWORKS
 
 SGD = functools.partial(torch.optim.SGD, lr=0.6, momentum=0.9)
@@ -41,8 +41,8 @@ ALL = [*resets.ABLATIONS]
 
 def play(policy, steps=STEPS):
     """An adapter after some steps of the recorded stream, in float64, and the records of them."""
-    history = holdfast.History()
-    adapter = holdfast.adapt(recorded.network(CONV), "tent", reset=policy, optimizer=SGD, callbacks=[history])
+    history = tidefast.History()
+    adapter = tidefast.adapt(recorded.network(CONV), "tent", reset=policy, optimizer=SGD, callbacks=[history])
     for images in recorded.stream(CONV)[:steps]:
         adapter(images)
     return adapter, list(history)
@@ -148,7 +148,7 @@ def test_a_snapshot_with_another_part_is_refused(part, tmp_path):
     adapter, _ = play(resets.ASR(), steps=2)
     adapter.save(tmp_path / "state")
     stranger, _ = play(resets.ASR(**{part: other}), steps=1)
-    with pytest.raises(holdfast.errors.SnapshotError, match=part):
+    with pytest.raises(tidefast.errors.SnapshotError, match=part):
         stranger.load(tmp_path / "state")
 
 
@@ -160,7 +160,7 @@ CONFIGURATIONS = [
 
 @pytest.mark.parametrize("options", CONFIGURATIONS, ids=str)
 def test_an_adapter_with_other_parts_keeps_every_promise(options):
-    check_adapter(lambda model: holdfast.adapt(model, "eta", reset=resets.ASR(**EAGER, **options)))
+    check_adapter(lambda model: tidefast.adapt(model, "eta", reset=resets.ASR(**EAGER, **options)))
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_a_run_resumes_bit_for_bit(options, tmp_path):
     whole, records = play(policy, steps=14)
     first, _ = play(policy, steps=9)
     first.save(tmp_path / "state")
-    second = holdfast.adapt(recorded.network(CONV), "tent", reset=policy, optimizer=SGD)
+    second = tidefast.adapt(recorded.network(CONV), "tent", reset=policy, optimizer=SGD)
     second.load(tmp_path / "state")
     for images in recorded.stream(CONV)[9:14]:
         second(images)
@@ -285,7 +285,7 @@ def source_of(classes=10, each=9, seed=3):
     ids=["as many as fit", "the rarest class decides", "few classes", "fewer images than classes"],
 )
 def test_a_probe_has_as_many_images_of_each_class_as_of_any_other(images, classes, each, expected):
-    data = holdfast.source.SourceData(Network(small_network()), source_of(classes, each), "ASR")
+    data = tidefast.source.SourceData(Network(small_network()), source_of(classes, each), "ASR")
     probe = measures.Probe(images).prepare(Network(small_network()), data)[PROBE]
     assert Counter((1000 * probe[:, 0, 0, 0]).round().int().tolist()) == expected
 
@@ -293,22 +293,22 @@ def test_a_probe_has_as_many_images_of_each_class_as_of_any_other(images, classe
 def test_a_probe_needs_labels_and_says_so():
     policy = resets.ASR(measure="probe")
     with pytest.raises(ValueError, match="ASR needs labelled source images"):
-        holdfast.adapt(small_network(), "tent", reset=policy)
+        tidefast.adapt(small_network(), "tent", reset=policy)
     with pytest.raises(ValueError, match="labelled source data"):
-        holdfast.adapt(small_network(), "tent", reset=policy, source=torch.rand(64, 3, 32, 32))
+        tidefast.adapt(small_network(), "tent", reset=policy, source=torch.rand(64, 3, 32, 32))
 
 
 def test_a_probe_measures_the_adapted_network_and_not_the_stream():
     torch.manual_seed(0)
     model, one_class = small_network(), torch.rand(1, 3, 32, 32).repeat(16, 1, 1, 1) + 0.01 * torch.rand(16, 3, 32, 32)
     still = functools.partial(torch.optim.SGD, lr=0.0)
-    adapter = holdfast.adapt(model, "tent", reset=resets.ASR(measure="probe"), source=source_of(), optimizer=still)
+    adapter = tidefast.adapt(model, "tent", reset=resets.ASR(measure="probe"), source=source_of(), optimizer=still)
     adapter(torch.rand(16, 3, 32, 32))
     first = adapter.last.concentration
     adapter(one_class)
     assert adapter.last.concentration == first
     policy = resets.ASR(measure="probe", alpha0=1e-9)  # never resets
-    moving = holdfast.adapt(model, "tent", reset=policy, source=source_of(), optimizer=SGD)
+    moving = tidefast.adapt(model, "tent", reset=policy, source=source_of(), optimizer=SGD)
     moving(one_class)
     expected = losses.concentration(moving.predict(moving.constants[PROBE]))
     assert moving.last.concentration == pytest.approx(float(expected), abs=1e-6)
@@ -317,21 +317,21 @@ def test_a_probe_measures_the_adapted_network_and_not_the_stream():
 
 def test_an_adapter_with_a_probe_keeps_every_promise():
     policy = resets.ASR(measure="probe:images=20", **EAGER)
-    check_adapter(lambda model: holdfast.adapt(model, "eta", reset=policy, source=source_of()))
+    check_adapter(lambda model: tidefast.adapt(model, "eta", reset=policy, source=source_of()))
 
 
 def test_streams_of_a_fleet_share_one_probe_and_a_preparation_belongs_to_its_options(tmp_path):
     policy, model = resets.ASR(measure="probe:images=20"), small_network()
-    prepared = holdfast.prepare(model, "tent", source_of(), reset=policy)
-    fleet = holdfast.Fleet(model, "tent", reset=policy, source=prepared, folder=tmp_path)
-    alone = holdfast.adapt(model, "tent", reset=policy, source=prepared)
+    prepared = tidefast.prepare(model, "tent", source_of(), reset=policy)
+    fleet = tidefast.Fleet(model, "tent", reset=policy, source=prepared, folder=tmp_path)
+    alone = tidefast.adapt(model, "tent", reset=policy, source=prepared)
     for _ in range(3):
         images = torch.rand(8, 3, 32, 32)
         assert torch.allclose(fleet["left"](images), alone(images), atol=1e-6)
         fleet["right"](torch.rand(8, 3, 32, 32))
     other = resets.ASR(measure="probe:images=30")
-    with pytest.raises(holdfast.errors.SnapshotError, match="other settings"):
-        holdfast.adapt(model, "tent", reset=other, source=prepared)
+    with pytest.raises(tidefast.errors.SnapshotError, match="other settings"):
+        tidefast.adapt(model, "tent", reset=other, source=prepared)
 
 
 def test_a_measurement_that_is_not_finite_tells_nothing():
@@ -474,7 +474,7 @@ def test_the_averages_that_recovery_pulls_to(reference):
 
 def test_a_sum_over_a_long_stream_loses_nothing_in_single_precision():
     accumulation, value = resets.asr.accumulations.Cumulative(), torch.full((3,), 1.0031)
-    adapter = holdfast.adapt(small_network(), "tent", reset=resets.ASR(accumulation=accumulation))
+    adapter = tidefast.adapt(small_network(), "tent", reset=resets.ASR(accumulation=accumulation))
     adapter(torch.rand(8, 3, 32, 32))
     dtype = adapter._states["reset"].tensor("theta_sum").dtype
     total = torch.full((3,), 1.0e5, dtype=dtype)  # in float32 neighbours are 0.0078 apart here
@@ -490,7 +490,7 @@ PAGE = (Path(__file__).parents[1] / "docs" / "experiments.md").read_text()
 
 def test_the_commands_of_the_experiments_page_run_as_written(tmp_path, monkeypatch):
     section = PAGE.split("### Parts of ASR")[1].split("\n### ")[0]
-    commands = re.findall("^holdfast (run .*)$", section, re.M)
+    commands = re.findall("^tidefast (run .*)$", section, re.M)
     mapping = re.search("`(--reset '.*?')`", section)[1]
     commands.append(re.sub("--reset [^ ]+", mapping, commands[0]))
     monkeypatch.chdir(tmp_path)
@@ -540,8 +540,8 @@ def test_plain_asr_resets_a_share_between_half_and_all():
     ("name", "share", "layers"), [("asr-full", 1.0, 5), ("asr-share-20", 0.2, 1), ("asr-share-80", 0.8, 4)]
 )
 def test_variants_of_where_to_reset(name, share, layers):
-    history = holdfast.History()
-    adapter = holdfast.adapt(recorded.network(CONV), "tent", reset=variant(name), optimizer=SGD, callbacks=[history])
+    history = tidefast.History()
+    adapter = tidefast.adapt(recorded.network(CONV), "tent", reset=variant(name), optimizer=SGD, callbacks=[history])
     arena = adapter.network.arena
     for images in recorded.stream(CONV)[:STEPS]:
         adapter(images)
@@ -592,7 +592,7 @@ def test_the_constant_momentum_of_the_tables_is_0_995(name):
 
 def test_variants_work_with_reservoirs_and_other_methods():
     torch.manual_seed(0)
-    for method, source in ((holdfast.Reservoir("tent", batch_size=8), torch.rand(64, 3, 32, 32)), ("rotta", None)):
-        adapter = holdfast.adapt(small_network(), method, reset=variant("asr-cumulative"), source=source)
+    for method, source in ((tidefast.Reservoir("tent", batch_size=8), torch.rand(64, 3, 32, 32)), ("rotta", None)):
+        adapter = tidefast.adapt(small_network(), method, reset=variant("asr-cumulative"), source=source)
         for _ in range(4):
             assert torch.isfinite(adapter(torch.rand(16, 3, 32, 32))).all()

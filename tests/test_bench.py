@@ -17,11 +17,11 @@ import pytest
 import torch
 import yaml
 
-import holdfast
-from holdfast import bench, cli
-from holdfast.bench import Component, Experiment, ledger, text
-from holdfast.bench.ledger import SEGMENTS, SPANS, STEPS
-from holdfast.bench.results import EXPERIMENT, RESULT, SNAPSHOT
+import tidefast
+from tidefast import bench, cli
+from tidefast.bench import Component, Experiment, ledger, text
+from tidefast.bench.ledger import SEGMENTS, SPANS, STEPS
+from tidefast.bench.results import EXPERIMENT, RESULT, SNAPSHOT
 
 SAME_BITS = (STEPS, SPANS, SNAPSHOT, EXPERIMENT)
 """The files of a finished run that depend on the experiment alone."""
@@ -133,15 +133,15 @@ def finished(tmp_path_factory) -> Path:
 
 def test_a_run_writes_down_what_the_adapter_did(finished):
     run = bench.load(finished)
-    model = holdfast.models.load("bundled-resnet")
-    adapter = holdfast.adapt(
+    model = tidefast.models.load("bundled-resnet")
+    adapter = tidefast.adapt(
         model,
-        holdfast.methods.ETA(similarity_margin=0.4),
+        tidefast.methods.ETA(similarity_margin=0.4),
         reset="asr",
         optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
         seed=43,
     )
-    for k, batch in enumerate(holdfast.streams.make("drift", seed=43, steps=12, batch=8)):
+    for k, batch in enumerate(tidefast.streams.make("drift", seed=43, steps=12, batch=8)):
         predicted = adapter(batch.images).argmax(1)
         assert run.steps["correct"][k] == int((predicted == batch.labels).sum())
         assert run.steps["predicted"][k].tolist() == torch.bincount(predicted, minlength=10).tolist()
@@ -152,7 +152,7 @@ def test_a_run_writes_down_what_the_adapter_did(finished):
     assert run.spans["correct"].sum() == run.steps["correct"].sum()
     assert run.accuracy == run.steps["correct"].sum() / 96
     assert len(run.seconds) == 12
-    assert {"holdfast", "torch", "python", "processor", "weights"} <= run.environment.keys()
+    assert {"tidefast", "torch", "python", "processor", "weights"} <= run.environment.keys()
     assert json.loads((finished / RESULT).read_text())["accuracy"] == pytest.approx(run.accuracy)
 
 
@@ -207,13 +207,25 @@ def test_prefetching_changes_no_bit(finished, tmp_path):
 
 
 def test_another_experiment_is_kept_out_of_the_folder(finished, tmp_path):
-    with pytest.raises(holdfast.FolderError, match="seed 43 there, 44 asked"):
+    with pytest.raises(tidefast.FolderError, match="seed 43 there, 44 asked"):
         bench.run(experiment(seed=44), finished)
     (tmp_path / "thesis.txt").write_text("years of work")
     for fresh in (False, True):
-        with pytest.raises(holdfast.FolderError, match="holds no run"):
+        with pytest.raises(tidefast.FolderError, match="holds no run"):
             bench.run(experiment(), tmp_path, fresh=fresh)
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
+
+
+@pytest.mark.parametrize("complete", [False, True])
+def test_a_run_of_the_projects_former_name_is_refused_in_one_sentence(complete, finished, tmp_path):
+    old = shutil.copytree(finished, tmp_path / "old")
+    environment = json.loads((old / "environment.json").read_text())
+    (old / "environment.json").write_text(json.dumps({"holdfast": environment.pop("tidefast"), **environment}))
+    if not complete:
+        (old / "result.json").unlink()
+    for use in (lambda: bench.run(experiment(), old), lambda: bench.load(old)):
+        with pytest.raises(tidefast.FolderError, match="was written by holdfast, as tidefast was called before"):
+            use()
 
 
 def test_an_experiment_that_could_not_begin_can_be_corrected_in_place(tmp_path):
@@ -234,8 +246,8 @@ def test_source_images_come_from_the_stream_itself_or_from_a_file(tmp_path):
     one = experiment(method="eata:similarity_margin=0.4", steps=2, source_images=64)
     assert bench.run(one, tmp_path / "own").complete
     images = torch.stack([torch.rand(3, 32, 32) for _ in range(8)])
-    prepared = holdfast.prepare(
-        holdfast.models.load("bundled-resnet"), holdfast.methods.EATA(similarity_margin=0.4), images
+    prepared = tidefast.prepare(
+        tidefast.models.load("bundled-resnet"), tidefast.methods.EATA(similarity_margin=0.4), images
     )
     prepared.save(tmp_path / "fisher.safetensors")
     two = experiment(method="eata:similarity_margin=0.4", steps=2, source=str(tmp_path / "fisher.safetensors"))
@@ -254,7 +266,7 @@ def test_tensorboard_gets_the_scalars(tmp_path):
 
 
 def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bits(finished, tmp_path):
-    command = [sys.executable, "-m", "holdfast", "run", "--stream", "drift", "--method", "eta:similarity_margin=0.4"]
+    command = [sys.executable, "-m", "tidefast", "run", "--stream", "drift", "--method", "eta:similarity_margin=0.4"]
     command += ["--reset", "asr", "--optimizer", "adam:lr=1e-3", "--steps", "12", "--batch", "8", "--seed", "43"]
     command += ["--snapshot-every", "3", "--threads", "1", "--out", str(tmp_path / "run")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -16,14 +16,14 @@ import pytest
 import torch
 from torch import nn
 
-from holdfast import models
-from holdfast.calibration import CalibrationError, measure, summarize
-from holdfast.commands import calibrate
-from holdfast.corruptions import corrupt
-from holdfast.datasets import ImageSet, bundled
-from holdfast.streams import Matrix
-from holdfast.streams.jpeg import stored
-from holdfast.streams.matrix import ASSUMED, INTERPOLATED, MEASURED
+from tidefast import models
+from tidefast.calibration import CalibrationError, measure, summarize
+from tidefast.commands import calibrate
+from tidefast.corruptions import corrupt
+from tidefast.datasets import ImageSet, bundled
+from tidefast.streams import Matrix
+from tidefast.streams.jpeg import stored
+from tidefast.streams.matrix import ASSUMED, INTERPOLATED, MEASURED
 
 TYPES = ("gaussian_noise", "contrast", "fog")
 BUNDLED = bundled()
@@ -235,7 +235,7 @@ def test_the_command_refuses_what_it_cannot_do(tmp_path: Path):
 
 RUN = """
 import argparse, sys
-from holdfast.commands import calibrate as c
+from tidefast.commands import calibrate as c
 p = argparse.ArgumentParser()
 c.arguments(p)
 c.run(p.parse_args(sys.argv[1:]))

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from holdfast.corruptions import CCC, corrupt
-from holdfast.datasets import DatasetError, ImageSet, bundled, folder
-from holdfast.streams import CCCImages, CCCMiniRecipe, CCCRecipe, Domain, Matrix, find_path, make, noise_chain
-from holdfast.streams.ccc_images import random_box
-from holdfast.streams.generation import plan_shards
-from holdfast.streams.matrix import ASSUMED, INTERPOLATED, MEASURED, UNKNOWN, interpolate, matrix_of
+from tidefast.corruptions import CCC, corrupt
+from tidefast.datasets import DatasetError, ImageSet, bundled, folder
+from tidefast.streams import CCCImages, CCCMiniRecipe, CCCRecipe, Domain, Matrix, find_path, make, noise_chain
+from tidefast.streams.ccc_images import random_box
+from tidefast.streams.generation import plan_shards
+from tidefast.streams.matrix import ASSUMED, INTERPOLATED, MEASURED, UNKNOWN, interpolate, matrix_of
 
 BUNDLED = bundled()
 
@@ -100,7 +100,7 @@ def test_a_pickle_of_something_else_is_refused_in_plain_words(tmp_path: Path, co
 
 
 def test_a_file_that_is_no_matrix_is_named(tmp_path: Path):
-    with pytest.raises(DatasetError, match=r"no accuracy matrix .*m\.npz: measure one with holdfast calibrate"):
+    with pytest.raises(DatasetError, match=r"no accuracy matrix .*m\.npz: measure one with tidefast calibrate"):
         Matrix.read(tmp_path / "m.npz")
     whole = tmp_path / "whole.npz"
     Matrix.synthetic(("fog", "snow")).write(whole)

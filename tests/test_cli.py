@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import cli
+from tidefast import cli
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS)
@@ -17,13 +17,13 @@ def test_every_command_has_help_with_an_example(command, capsys):
     with pytest.raises(SystemExit) as stop:
         cli.main([command, "--help"])
     assert stop.value.code == 0
-    assert f"example: holdfast {command}" in re.sub(r"\s+", " ", capsys.readouterr().out)
+    assert f"example: tidefast {command}" in re.sub(r"\s+", " ", capsys.readouterr().out)
 
 
 def test_the_command_is_installed():
-    done = subprocess.run([Path(sys.executable).with_name("holdfast"), "--version"], capture_output=True, text=True)
+    done = subprocess.run([Path(sys.executable).with_name("tidefast"), "--version"], capture_output=True, text=True)
     assert done.returncode == 0
-    assert done.stdout.startswith("holdfast ")
+    assert done.stdout.startswith("tidefast ")
 
 
 def test_list_prints_names(capsys):
@@ -58,7 +58,7 @@ def test_list_prints_names(capsys):
 def test_bad_input_exits_with_one_clear_line(arguments, message, capsys):
     assert cli.main(arguments) == 2
     error = capsys.readouterr().err
-    assert error.startswith("holdfast: error: ")
+    assert error.startswith("tidefast: error: ")
     assert message in error
     assert error.count("\n") == 1
 

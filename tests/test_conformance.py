@@ -8,9 +8,9 @@ import os
 import pytest
 import torch
 
-import holdfast
-from holdfast import methods, resets
-from holdfast.testing import CHECKS, check_adapter, small_network
+import tidefast
+from tidefast import methods, resets
+from tidefast.testing import CHECKS, check_adapter, small_network
 
 POLICIES = {
     "never": resets.Never(),
@@ -20,7 +20,7 @@ POLICIES = {
     "distribution": resets.Distribution(threshold=0.9, short=1, long=2),
 }
 OPTIMIZER = functools.partial(torch.optim.SGD, lr=0.05, momentum=0.9)
-TRANSFORMERS_ONLY = [name for name in holdfast.list_methods() if methods.base.registry.get(name).transformers_only]
+TRANSFORMERS_ONLY = [name for name in tidefast.list_methods() if methods.base.registry.get(name).transformers_only]
 
 
 QUICK = {
@@ -31,7 +31,7 @@ QUICK = {
     "reservoir": {"models": 3, "quantile": 0.0, "source_styles": 50},
 }
 """Settings of methods that take long by themselves, or would do little in a few steps."""
-WHOLE = "HOLDFAST_WHOLE_MATRIX" in os.environ
+WHOLE = "TIDEFAST_WHOLE_MATRIX" in os.environ
 
 
 def chosen_method(name: str) -> methods.Method:
@@ -42,11 +42,11 @@ def source() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.rand(32, 3, 32, 32), torch.arange(32) % 10
 
 
-def make(method: str, policy: str, norm: str) -> holdfast.Adapter:
+def make(method: str, policy: str, norm: str) -> tidefast.Adapter:
     torch.manual_seed(0)
     chosen = chosen_method(method)
     needed = chosen.needs_source or POLICIES[policy].needs_source
-    return holdfast.adapt(
+    return tidefast.adapt(
         small_network(norm),
         chosen,
         reset=POLICIES[policy],
@@ -57,7 +57,7 @@ def make(method: str, policy: str, norm: str) -> holdfast.Adapter:
 
 
 def test_every_policy_is_in_the_matrix():
-    assert sorted(POLICIES) == holdfast.list_resets()
+    assert sorted(POLICIES) == tidefast.list_resets()
 
 
 def networks_for(method: str, policy: str) -> list[str]:
@@ -73,7 +73,7 @@ def networks_for(method: str, policy: str) -> list[str]:
     ("method", "policy", "norm"),
     [
         (method, policy, norm)
-        for method in holdfast.list_methods()
+        for method in tidefast.list_methods()
         for policy in sorted(POLICIES)
         for norm in networks_for(method, policy)
         if method != "memo" or policy in ("never", "asr")  # slow, and it has nothing that a policy could reset
@@ -84,11 +84,11 @@ def test_adapter_keeps_its_promises(method: str, policy: str, norm: str):
     assert check_adapter(lambda: make(method, policy, norm)) == list(CHECKS)
 
 
-@pytest.mark.parametrize("method", holdfast.list_methods())
+@pytest.mark.parametrize("method", tidefast.list_methods())
 def test_the_callers_model_is_untouched(method: str):
-    def factory(model: torch.nn.Module) -> holdfast.Adapter:
+    def factory(model: torch.nn.Module) -> tidefast.Adapter:
         chosen = chosen_method(method)
-        return holdfast.adapt(model, chosen, reset="asr", source=source() if chosen.needs_source else None)
+        return tidefast.adapt(model, chosen, reset="asr", source=source() if chosen.needs_source else None)
 
     norm = "attention" if method in TRANSFORMERS_ONLY else "batch"
     check_adapter(factory, checks=["leaves the caller's model alone"], norm=norm)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from holdfast import corruptions, datasets, models
+from tidefast import corruptions, datasets, models
 
 
 @functools.cache

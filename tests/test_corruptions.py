@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from scipy import ndimage, stats
 
-from holdfast.corruptions import (
+from tidefast.corruptions import (
     CCC,
     EXTRA,
     IMAGENET_C,
@@ -36,10 +36,10 @@ from holdfast.corruptions import (
     spatter,
     zoom,
 )
-from holdfast.corruptions.images import truncate
-from holdfast.corruptions.pixelate import resize
-from holdfast.corruptions.severity import constants
-from holdfast.errors import UnknownNameError
+from tidefast.corruptions.images import truncate
+from tidefast.corruptions.pixelate import resize
+from tidefast.corruptions.severity import constants
+from tidefast.errors import UnknownNameError
 
 SIDES = {"imagenet": 224, "cifar": 32}
 GRID = np.arange(1, 21) / 4  # CCC's severities
@@ -176,7 +176,7 @@ def test_aliases_mean_the_same_corruption(alias, name):
 
 
 def test_importing_the_package_loads_no_image_library():
-    code = "import sys, holdfast.corruptions; print(*{'torchvision', 'cv2', 'numba'} & set(sys.modules))"
+    code = "import sys, tidefast.corruptions; print(*{'torchvision', 'cv2', 'numba'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == ""
 
 

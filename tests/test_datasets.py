@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
 
-import holdfast.datasets
-from holdfast.datasets import DatasetError, ImageSet, bundled, cifar10, folder
-from holdfast.datasets.packing import pack, unpack
+import tidefast.datasets
+from tidefast.datasets import DatasetError, ImageSet, bundled, cifar10, folder
+from tidefast.datasets.packing import pack, unpack
 
 CARD = Path(__file__).parents[1] / "docs" / "bundled.md"
 PER_FILE = 4
@@ -382,12 +382,12 @@ def test_writing_into_the_bundled_images_changes_them_for_nobody_else() -> None:
 
 @pytest.mark.parametrize("file", ["bundled_cifar10.xz", "bundled_cifar10_train.xz"])
 def test_the_data_card_states_the_hash_of_the_bundled_images(file: str) -> None:
-    path = Path(holdfast.datasets.__file__).with_name(file)
+    path = Path(tidefast.datasets.__file__).with_name(file)
     assert hashlib.sha256(path.read_bytes()).hexdigest() in CARD.read_text()
 
 
 def test_the_bundled_training_images_are_balanced_and_none_of_the_test_images(subset: ImageSet) -> None:
-    train = holdfast.datasets.open("bundled-train")
+    train = tidefast.datasets.open("bundled-train")
     assert np.bincount(train.labels).tolist() == [200] * 10
     names = [train.classes[label] for label in train.labels[:5]]
     assert names == ["frog", "truck", "truck", "deer", "automobile"]  # as the training split is known to start
@@ -411,29 +411,29 @@ def test_an_image_set_refuses_labels_that_do_not_fit() -> None:
 
 
 def test_open_knows_each_kind_of_data_by_its_path(tmp_path: Path, animals: Path, batches: Batches) -> None:
-    assert len(holdfast.datasets.open("bundled")) == 3000
-    data = holdfast.datasets.open(str(animals), resize=36, crop=32)
+    assert len(tidefast.datasets.open("bundled")) == 3000
+    data = tidefast.datasets.open(str(animals), resize=36, crop=32)
     assert data.classes == ("crow", "newt")
     assert data[[0]].images.shape == (1, 32, 32, 3)
     (tmp_path / "cifar" / "cifar-10-batches-bin").mkdir(parents=True)
     repeated = {name: (np.tile(images, (2500, 1, 1, 1)), labels * 2500) for name, (images, labels) in batches.items()}
     write_binary(tmp_path / "cifar" / "cifar-10-batches-bin", {"test_batch": repeated["test_batch"]})
-    found = holdfast.datasets.open(tmp_path / "cifar")
+    found = tidefast.datasets.open(tmp_path / "cifar")
     np.testing.assert_array_equal(found[:4].images, batches["test_batch"][0])
     np.savez(tmp_path / "own.npz", images=found[:4].images, labels=np.array([2, 0, 1, 1], np.uint8))
-    own = holdfast.datasets.open(tmp_path / "own.npz")
+    own = tidefast.datasets.open(tmp_path / "own.npz")
     assert isinstance(own, ImageSet)
     assert (own.labels.tolist(), own.classes) == ([2, 0, 1, 1], ("0", "1", "2"))
     np.savez(tmp_path / "named.npz", images=found[:4].images, labels=[1, 0, 1, 1], classes=["eel", "owl"])
-    assert holdfast.datasets.open(tmp_path / "named.npz").classes == ("eel", "owl")
+    assert tidefast.datasets.open(tmp_path / "named.npz").classes == ("eel", "owl")
 
 
 def test_a_stream_takes_a_path_as_its_data(tmp_path: Path) -> None:
     np.savez(tmp_path / "own.npz", images=np.zeros((8, 16, 16, 3), np.uint8), labels=np.arange(8))
     for data in (tmp_path / "own.npz", str(tmp_path / "own.npz")):
-        stream = holdfast.streams.make("cin-c", data, batch=8)
+        stream = tidefast.streams.make("cin-c", data, batch=8)
         assert stream[1].images.shape == (8, 3, 16, 16)
-    assert len(holdfast.streams.make("clean", "bundled")) == 47
+    assert len(tidefast.streams.make("clean", "bundled")) == 47
 
 
 @pytest.mark.parametrize(
@@ -452,17 +452,17 @@ def test_arrays_that_are_no_images_are_refused_with_the_name_of_the_file(
 ) -> None:
     np.savez(tmp_path / "own.npz", **arrays)
     with pytest.raises(DatasetError, match=rf"own\.npz .*{message}"):
-        holdfast.datasets.open(tmp_path / "own.npz")
+        tidefast.datasets.open(tmp_path / "own.npz")
 
 
 def test_open_says_what_it_takes(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("no images")
     (tmp_path / "broken.npz").write_bytes(b"PK broken")
     with pytest.raises(DatasetError, match=r"no images at '.*nowhere': there is no such file or folder; expected"):
-        holdfast.datasets.open(tmp_path / "nowhere")
+        tidefast.datasets.open(tmp_path / "nowhere")
     with pytest.raises(DatasetError, match=r"notes\.txt': it is a file of another kind; expected \"bundled\","):
-        holdfast.datasets.open(tmp_path / "notes.txt")
+        tidefast.datasets.open(tmp_path / "notes.txt")
     with pytest.raises(DatasetError, match=r"broken\.npz holds no images that can be used"):
-        holdfast.datasets.open(tmp_path / "broken.npz")
+        tidefast.datasets.open(tmp_path / "broken.npz")
     with pytest.raises(DatasetError, match="holds no class folders"):
-        holdfast.datasets.open(tmp_path)
+        tidefast.datasets.open(tmp_path)

@@ -10,14 +10,14 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-import holdfast
-from holdfast import datasets, methods, models, resets
-from holdfast.corruptions import corrupt
-from holdfast.held_statistics import HeldStatistics
-from holdfast.outputs import Outputs
-from holdfast.state import State
-from holdfast.step import Step
-from holdfast.testing import small_network
+import tidefast
+from tidefast import datasets, methods, models, resets
+from tidefast.corruptions import corrupt
+from tidefast.held_statistics import HeldStatistics
+from tidefast.outputs import Outputs
+from tidefast.state import State
+from tidefast.step import Step
+from tidefast.testing import small_network
 
 SGD = functools.partial(torch.optim.SGD, lr=0.05, momentum=0.9)
 ADAM = functools.partial(torch.optim.Adam, lr=1e-4)
@@ -40,8 +40,8 @@ def network(norm: str = "batch") -> nn.Module:
     return net
 
 
-def adapter(method: methods.Method, norm: str = "batch", **options) -> holdfast.Adapter:
-    return holdfast.adapt(network(norm), method, **{"optimizer": SGD, "source": SOURCE, **options})
+def adapter(method: methods.Method, norm: str = "batch", **options) -> tidefast.Adapter:
+    return tidefast.adapt(network(norm), method, **{"optimizer": SGD, "source": SOURCE, **options})
 
 
 # -- outputs of normalisation layers -------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ def test_a_network_that_runs_other_layers_than_before_is_named():
 def test_a_network_without_normalisation_layers_is_refused():
     plain = nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 10))
     with pytest.raises(ValueError, match="has no such layers"):
-        holdfast.adapt(plain, "source", reset="distribution", source=SOURCE)
+        tidefast.adapt(plain, "source", reset="distribution", source=SOURCE)
 
 
 # -- DATTA -------------------------------------------------------------------------------------------------------------
@@ -339,12 +339,12 @@ def test_the_published_settings():
 
 def test_references_are_needed_and_belong_to_the_share_they_were_made_with(tmp_path):
     with pytest.raises(ValueError, match="DATTA needs source images"):
-        holdfast.adapt(network(), "datta")
+        tidefast.adapt(network(), "datta")
     with pytest.raises(ValueError, match="Distribution needs source images"):
-        holdfast.adapt(network(), "tent", reset="distribution")
-    prepared = holdfast.prepare(network(), methods.DATTA(), SOURCE)
+        tidefast.adapt(network(), "tent", reset="distribution")
+    prepared = tidefast.prepare(network(), methods.DATTA(), SOURCE)
     assert prepared.tensors["output_means"].shape == prepared.tensors["output_variances"].shape == (36,)
-    with pytest.raises(holdfast.SnapshotError, match="other settings"):
+    with pytest.raises(tidefast.SnapshotError, match="other settings"):
         adapter(methods.DATTA(source_share=0.5), source=prepared)
 
 
@@ -488,7 +488,7 @@ def test_a_real_change_of_corruption_triggers_and_a_stationary_stream_does_not(m
     policy = None if isinstance(method, methods.DATTA) else resets.Distribution()
     train = datasets.bundled("train").images
     source = tensor(train[np.random.default_rng(1).permutation(len(train))[:192]])
-    adapted = holdfast.adapt(models.load("bundled-resnet"), method, reset=policy, source=source, optimizer=ADAM)
+    adapted = tidefast.adapt(models.load("bundled-resnet"), method, reset=policy, source=source, optimizer=ADAM)
     fired = []
     for images in stream(["gaussian_noise"] * 13 + ["contrast"] * 4):
         adapted(images)

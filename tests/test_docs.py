@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-import holdfast
-from holdfast import methods
-from holdfast.testing import check_adapter, small_network
+import tidefast
+from tidefast import methods
+from tidefast.testing import check_adapter, small_network
 
 ROOT = Path(__file__).parent.parent
 
@@ -29,6 +29,22 @@ def test_the_readme_runs_as_written(tmp_path, monkeypatch):
         exec(block, names)
     assert names["record"].step == 1
     assert (tmp_path / "state.safetensors").exists()
+
+
+INSTALLABLE = ("-", ".", "'.", "pillow", "scikit-learn", "imagecorruptions-imaug")
+"""How what may follow `pip install` begins: options, this folder, and other people's packages."""
+
+
+def test_nothing_tells_to_install_a_strangers_package_of_our_name():
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "mkdocs.yml"]
+    folders = ("src", "docs", "examples", "benchmarks", "training")
+    texts = [p for folder in folders for p in (ROOT / folder).rglob("*") if p.suffix in (".py", ".md", ".html", ".js")]
+    said = [line for p in [*pages, *texts] for line in re.findall(r"pip install (.*)", p.read_text())]
+    assert said
+    for line in said:
+        words = [word.strip("`,.;:)\"") or "." for word in line.split("#")[0].split()]
+        assert words[0].startswith(INSTALLABLE), line
+        assert not any(word.strip("'").startswith(("tidefast", "holdfast")) for word in words if "clone" not in line), line
 
 
 PAGES = [ROOT / "docs" / "methods.md", *sorted((ROOT / "docs" / "methods").glob("*.md"))]
@@ -66,5 +82,5 @@ def test_the_method_in_the_contributing_guide_conforms_as_written(clean_registry
     module = types.ModuleType("margin")
     monkeypatch.setitem(sys.modules, "margin", module)
     exec(code, module.__dict__)
-    exec(check, {"holdfast": holdfast})
-    assert check_adapter(lambda model: holdfast.adapt(model, "margin", reset="rdumb"))
+    exec(check, {"tidefast": tidefast})
+    assert check_adapter(lambda model: tidefast.adapt(model, "margin", reset="rdumb"))

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-import holdfast
+import tidefast
 import recorded
-from holdfast import losses, methods, resets
-from holdfast.testing import CHECKS, check_adapter, small_network
+from tidefast import losses, methods, resets
+from tidefast.testing import CHECKS, check_adapter, small_network
 
 SGD = functools.partial(torch.optim.SGD, lr=0.1)
 
@@ -29,11 +29,11 @@ def images(seed: int = 0, count: int = 16) -> Tensor:
 
 
 def gradient_of(loss: Tensor, net: nn.Module) -> Tensor:
-    names = holdfast.normalization.affine_names(net)
+    names = tidefast.normalization.affine_names(net)
     return torch.cat([g.flatten() for g in torch.autograd.grad(loss, [net.get_parameter(name) for name in names])])
 
 
-def flat(adapter: holdfast.Adapter) -> Tensor:
+def flat(adapter: tidefast.Adapter) -> Tensor:
     return adapter.network.arena.values.clone()
 
 
@@ -79,7 +79,7 @@ def test_logits_of_length_zero_and_huge_ones_are_finite():
 def test_tent_with_come_descends_the_mean_opinion_entropy():
     torch.manual_seed(0)
     net = small_network("layer").double()
-    adapter = holdfast.adapt(net, "tent", objective="come", optimizer=SGD)
+    adapter = tidefast.adapt(net, "tent", objective="come", optimizer=SGD)
     expected = flat(adapter) - 0.1 * gradient_of(losses.opinion_entropy(net(images())).mean(), net)
     adapter(images())
     assert torch.allclose(flat(adapter), expected)
@@ -96,7 +96,7 @@ def test_eta_with_come_selects_and_weighs_by_opinion_entropy_and_remembers_softm
     settings = {"entropy_margin": 0.0115, "similarity_margin": 0.4}
     chosen_method = methods.ETA(**settings) if method == "eta" else methods.EATA(**settings)
     source = None if method == "eta" else batch
-    adapter = holdfast.adapt(net, chosen_method, objective="come", optimizer=SGD, source=source)
+    adapter = tidefast.adapt(net, chosen_method, objective="come", optimizer=SGD, source=source)
     adapter(batch)
     assert adapter.last.selected == chosen.sum()
     assert adapter.last.loss == pytest.approx(loss.item())
@@ -107,14 +107,14 @@ def test_eta_with_come_selects_and_weighs_by_opinion_entropy_and_remembers_softm
 
 def test_eatas_fisher_is_the_same_with_come():
     net, batch = recorded.network("token-12"), recorded.stream("token-12")[0]
-    plain, come = (holdfast.prepare(net, methods.EATA(objective=name), batch) for name in ("entropy", "come"))
+    plain, come = (tidefast.prepare(net, methods.EATA(objective=name), batch) for name in ("entropy", "come"))
     assert torch.equal(plain.tensors["fisher"], come.tensors["fisher"])
 
 
 def test_roid_with_come_replaces_the_likelihood_ratio_and_nothing_else():
     net, batch = recorded.network("token-12"), recorded.stream("token-12")[0]
     settings = {"source_momentum": 1.0, "augment": mirror}
-    adapter = holdfast.adapt(net, methods.ROID(**settings), objective="come", optimizer=SGD)
+    adapter = tidefast.adapt(net, methods.ROID(**settings), objective="come", optimizer=SGD)
     logits = net(batch)
     with torch.no_grad():
         probabilities = logits.softmax(1)
@@ -132,18 +132,18 @@ def test_roid_with_come_replaces_the_likelihood_ratio_and_nothing_else():
 
 def test_the_objective_is_a_setting_of_the_method_and_of_its_snapshots(tmp_path):
     net = small_network()
-    come = holdfast.adapt(net, "eta", objective="come")
+    come = tidefast.adapt(net, "eta", objective="come")
     assert come.method == methods.ETA(objective="come")
     come(torch.rand(16, 3, 16, 16))
     come.save(tmp_path / "state")
-    holdfast.adapt(net, methods.ETA(objective="come")).load(tmp_path / "state")
-    with pytest.raises(holdfast.SnapshotError, match=r"objective='come' \(here 'entropy'\)"):
-        holdfast.adapt(net, "eta").load(tmp_path / "state")
+    tidefast.adapt(net, methods.ETA(objective="come")).load(tmp_path / "state")
+    with pytest.raises(tidefast.SnapshotError, match=r"objective='come' \(here 'entropy'\)"):
+        tidefast.adapt(net, "eta").load(tmp_path / "state")
 
 
 def test_a_method_without_an_objective_says_which_have_one():
     with pytest.raises(ValueError, match=r"LAW has no objective to choose, got objective='come'.*eata, eta, .*tent"):
-        holdfast.adapt(small_network(), "law", objective="come")
+        tidefast.adapt(small_network(), "law", objective="come")
 
 
 @pytest.mark.parametrize("make", [methods.Tent, methods.ETA, methods.EATA, methods.ROID])
@@ -154,7 +154,7 @@ def test_an_unknown_objective_is_refused(make):
 
 @pytest.mark.parametrize("method", ["tent", "eta", "roid"])
 def test_come_keeps_the_promises_of_an_adapter(method):
-    assert check_adapter(lambda model: holdfast.adapt(model, method, objective="come", reset="asr")) == list(CHECKS)
+    assert check_adapter(lambda model: tidefast.adapt(model, method, objective="come", reset="asr")) == list(CHECKS)
 
 
 # -- LAW and PALM, restated from their sheets: dictionaries of tensors, a new Adam in every step ---------------
@@ -244,7 +244,7 @@ class PlainPALM(Plain):
         return logits.detach()
 
 
-def agree(adapter: holdfast.Adapter, plain: Plain, stream: Tensor) -> float:
+def agree(adapter: tidefast.Adapter, plain: Plain, stream: Tensor) -> float:
     """How far the two run apart over a stream, in logits and parameters; fails if nothing was adapted."""
     apart = max((adapter(batch) - plain(batch)).abs().max().item() for batch in stream)
     arena = adapter.network.arena
@@ -257,12 +257,12 @@ def agree(adapter: holdfast.Adapter, plain: Plain, stream: Tensor) -> float:
 @pytest.mark.parametrize(("tau", "stale"), [(1.0, False), (0.6, False), (1.0, True)])
 def test_law_is_its_sheet(name, tau, stale):
     method = methods.LAW(learning_rate=2e-3, tau=tau, stale_gradient=stale, augment=mirror)
-    adapter = holdfast.adapt(recorded.network(name), method)
+    adapter = tidefast.adapt(recorded.network(name), method)
     assert agree(adapter, PlainLAW(name, tau, stale=stale), recorded.stream(name)[:8]) < 1e-9
 
 
 def test_the_stale_gradient_of_laws_code_makes_a_difference():
-    adapter = holdfast.adapt(recorded.network("conv-11"), methods.LAW(learning_rate=2e-3, augment=mirror))
+    adapter = tidefast.adapt(recorded.network("conv-11"), methods.LAW(learning_rate=2e-3, augment=mirror))
     assert agree(adapter, PlainLAW("conv-11", 1.0, stale=True), recorded.stream("conv-11")[:8]) > 1e-4
 
 
@@ -271,11 +271,11 @@ def test_the_stale_gradient_of_laws_code_makes_a_difference():
 def test_palm_is_its_sheet(name, limit, goes_on):
     settings = {"learning_rate": 2e-3, "weight_decay": 1e-3, "sensitivity_momentum": 0.3, "temperature": 50.0}
     method = methods.PALM(**settings, gradient_limit=limit, update_unselected=goes_on, augment=mirror)
-    adapter, plain = holdfast.adapt(recorded.network(name), method), PlainPALM(name, limit, goes_on=goes_on)
+    adapter, plain = tidefast.adapt(recorded.network(name), method), PlainPALM(name, limit, goes_on=goes_on)
     stream = recorded.stream(name)[:8]
     assert agree(adapter, plain, stream) < 1e-9
     assert len(set(plain.chosen)) > 1, "the selection never changed: this test shows nothing"
-    other = holdfast.adapt(recorded.network(name), dataclasses.replace(method, update_unselected=not goes_on))
+    other = tidefast.adapt(recorded.network(name), dataclasses.replace(method, update_unselected=not goes_on))
     for batch in stream:
         other(batch)
     assert (flat(other) - plain.flat()).abs().max() > 1e-4
@@ -284,16 +284,16 @@ def test_palm_is_its_sheet(name, limit, goes_on):
 def test_palm_without_a_sure_sample_steps_on_consistency_alone():
     net, batch = recorded.network("conv-11"), recorded.stream("conv-11")[0]
     method = methods.PALM(entropy_margin=0.0, gradient_limit=1e9, augment=mirror)
-    adapter = holdfast.adapt(net, method)
+    adapter = tidefast.adapt(net, method)
     logits = adapter(batch)
     with torch.no_grad():
-        views = holdfast.adapt(net, methods.BatchNorm()).predict(mirror(batch))
+        views = tidefast.adapt(net, methods.BatchNorm()).predict(mirror(batch))
     assert adapter.last.loss == pytest.approx(0.1 * consistency(logits, views).item())
     assert not torch.equal(flat(adapter), adapter.network.arena.source)
 
 
 def test_palm_that_selects_nothing_changes_nothing():
-    adapter = holdfast.adapt(recorded.network("conv-11"), methods.PALM(gradient_limit=0.0))
+    adapter = tidefast.adapt(recorded.network("conv-11"), methods.PALM(gradient_limit=0.0))
     for batch in recorded.stream("conv-11")[:3]:
         adapter(batch)
     assert torch.equal(flat(adapter), adapter.network.arena.source)
@@ -302,7 +302,7 @@ def test_palm_that_selects_nothing_changes_nothing():
 @pytest.mark.parametrize(("momentum", "rate"), [(0.5, 1.0), (0.1, 0.1 / 0.9)])
 def test_palms_first_rate_is_beta_over_one_minus_beta(momentum, rate):
     method = methods.PALM(sensitivity_momentum=momentum, gradient_limit=1e9, temperature=1.0)
-    adapter = holdfast.adapt(recorded.network("conv-11"), method)
+    adapter = tidefast.adapt(recorded.network("conv-11"), method)
     adapter(recorded.stream("conv-11")[0])
     rates = adapter._states["method"].tensor("rates")
     assert rates.median().item() == pytest.approx(rate, rel=1e-2)  # the 1e-8 shows where sensitivities are tiny
@@ -310,7 +310,7 @@ def test_palms_first_rate_is_beta_over_one_minus_beta(momentum, rate):
 
 def test_law_gives_the_most_important_tensor_the_full_rate_and_the_least_none():
     method = methods.LAW(learning_rate=1e-2)
-    adapter = holdfast.adapt(recorded.network("conv-11"), method)
+    adapter = tidefast.adapt(recorded.network("conv-11"), method)
     adapter(recorded.stream("conv-11")[0])
     arena, importance = adapter.network.arena, adapter._states["method"].tensor("importance")
     moved = (arena.values - arena.source).abs()
@@ -328,7 +328,7 @@ BOTH = pytest.mark.parametrize("make", [methods.LAW, methods.PALM])
 
 @BOTH
 def test_convolutions_and_norms_adapt_and_the_head_does_not(make):
-    names = {span.name for span in holdfast.adapt(small_network("layer"), make()).network.arena.tensors}
+    names = {span.name for span in tidefast.adapt(small_network("layer"), make()).network.arena.tensors}
     assert {"embed.weight", "embed.bias", "norms.0.weight", "norms.2.bias"} <= names
     assert not any(name.startswith(("head", "mixers")) for name in names)
 
@@ -336,14 +336,14 @@ def test_convolutions_and_norms_adapt_and_the_head_does_not(make):
 @BOTH
 def test_a_network_without_convolutions_and_norms_is_refused(make):
     with pytest.raises(ValueError, match="adapts convolutions and normalisation layers, and this network has neither"):
-        holdfast.adapt(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), make())
+        tidefast.adapt(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), make())
 
 
 @BOTH
 def test_a_given_optimiser_is_kept_and_only_its_changes_are_scaled(make):
     net, batch = recorded.network("conv-11"), recorded.stream("conv-11")[0]
     momentum = functools.partial(torch.optim.SGD, lr=1e-3, momentum=0.9)
-    adapter = holdfast.adapt(net, make(augment=mirror), optimizer=momentum)
+    adapter = tidefast.adapt(net, make(augment=mirror), optimizer=momentum)
     adapter(batch)
     arena = adapter.network.arena
     velocity = adapter.optimizer.state[arena.parameter]["momentum_buffer"]
@@ -358,7 +358,7 @@ def test_without_consistency_there_is_no_second_view(make):
         raise AssertionError("the augmentation was called")
 
     method = make(consistency_weight=0.0, augment=never)
-    adapter = holdfast.adapt(recorded.network("conv-11"), method)
+    adapter = tidefast.adapt(recorded.network("conv-11"), method)
     adapter(recorded.stream("conv-11")[0])
     assert adapter.last.loss is not None
     assert method.passes(1.0) == (1.0, 2.0)
@@ -371,7 +371,7 @@ def test_passes_counts_the_forwards_and_backwards(make, norm):
     net = small_network(norm)
     calls = {"forward": 0, "backward": 0}
     head = next(module for module in reversed(list(net.modules())) if isinstance(module, nn.Linear))
-    adapter = holdfast.adapt(net, make())
+    adapter = tidefast.adapt(net, make())
     inside = adapter.network.module.get_submodule(next(n for n, m in net.named_modules() if m is head))
     inside.register_forward_hook(lambda *_: calls.__setitem__("forward", calls["forward"] + 1))
     inside.register_full_backward_hook(lambda *_: calls.__setitem__("backward", calls["backward"] + 1))
@@ -382,7 +382,7 @@ def test_passes_counts_the_forwards_and_backwards(make, norm):
 def test_a_partial_reset_keeps_what_palm_knows_of_the_kept_layers_and_restarts_law():
     stream = recorded.stream("conv-11")
     policy = resets.ASR(alpha0=0.99, r0=0.5, lambda_r=0.0)  # resets half of the layers at once
-    palm = holdfast.adapt(recorded.network("conv-11"), methods.PALM(gradient_limit=1e9), reset=policy)
+    palm = tidefast.adapt(recorded.network("conv-11"), methods.PALM(gradient_limit=1e9), reset=policy)
     palm(stream[0])
     cut = palm.network.arena.cut(0.5)
     assert palm.last.reset_fraction == 0.5
@@ -390,7 +390,7 @@ def test_a_partial_reset_keeps_what_palm_knows_of_the_kept_layers_and_restarts_l
         assert palm._states["method"].tensor(name)[:cut].min() >= 0
         assert palm._states["method"].tensor(name)[:cut].max() > 0
         assert palm._states["method"].tensor(name)[cut:].max() == 0
-    law = holdfast.adapt(recorded.network("conv-11"), "law", reset=policy)
+    law = tidefast.adapt(recorded.network("conv-11"), "law", reset=policy)
     law(stream[0])
     assert law._states["method"].tensor("importance").max() == 0
     assert torch.equal(law.network.arena.values[cut:], law.network.arena.source[cut:])
@@ -399,7 +399,7 @@ def test_a_partial_reset_keeps_what_palm_knows_of_the_kept_layers_and_restarts_l
 
 @pytest.mark.parametrize("method", [methods.LAW(stale_gradient=True), methods.PALM(update_unselected=True)])
 def test_the_switches_keep_the_promises_of_an_adapter(method):
-    assert check_adapter(lambda model: holdfast.adapt(model, method, reset="asr")) == list(CHECKS)
+    assert check_adapter(lambda model: tidefast.adapt(model, method, reset="asr")) == list(CHECKS)
 
 
 class Steep(nn.Module):
@@ -415,7 +415,7 @@ class Steep(nn.Module):
 
 
 def test_a_gradient_too_large_to_square_is_refused_before_it_reaches_the_sums():
-    adapter = holdfast.adapt(Steep(), "law")
+    adapter = tidefast.adapt(Steep(), "law")
     adapter(torch.rand(8, 3, 16, 16))
     before, importance = flat(adapter), adapter._states["method"].tensor("importance").clone()
     adapter(torch.rand(8, 3, 16, 16) + 1)

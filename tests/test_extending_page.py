@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
-import holdfast
-from holdfast import methods, resets
-from holdfast.resets.asr import accumulations, expressions, extents, measures, triggers
-from holdfast.testing import CHECKS, small_network
+import tidefast
+from tidefast import methods, resets
+from tidefast.resets.asr import accumulations, expressions, extents, measures, triggers
+from tidefast.testing import CHECKS, small_network
 
 DOCS = Path(__file__).parents[1] / "docs"
-METHODS = holdfast.list_methods()
+METHODS = tidefast.list_methods()
 PARTS = {
     "measure": measures.registry.names(),
     "when": triggers.registry.names(),
@@ -57,8 +57,8 @@ def test_what_is_written_passes_every_check(written):
 
 
 def test_what_is_written_has_a_name_everywhere(written):
-    assert holdfast.list_methods("margin") == ["margin"]
-    assert holdfast.list_resets("overconfident") == ["overconfident"]
+    assert tidefast.list_methods("margin") == ["margin"]
+    assert tidefast.list_resets("overconfident") == ["overconfident"]
     assert written[-1]["policy"] == resets.ASR(measure=written[-1]["Votes"](), when=written[-1]["Patient"](rest=3))
 
 
@@ -69,8 +69,8 @@ def test_what_is_written_does_what_its_docstring_says(written):
     assert float(votes.of(logits)) == pytest.approx(-math.log(8))
     assert float(votes.of(logits[:1].expand(8, -1))) == 0.0
     assert [patient.fires(-1.0, -2.0, steps) for steps in (1, 2, 3)] == [False, False, True]
-    history = holdfast.History()
-    sure = holdfast.adapt(small_network(), "source", reset="overconfident", callbacks=[history])
+    history = tidefast.History()
+    sure = tidefast.adapt(small_network(), "source", reset="overconfident", callbacks=[history])
     for contrast in (*[1.0] * 11, 1e4):
         sure(contrast * torch.rand(16, 3, 16, 16, generator=torch.Generator().manual_seed(0)))
     assert [record.reset_fraction for record in history] == [0.0] * 11 + [0.5]

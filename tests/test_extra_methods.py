@@ -11,14 +11,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import holdfast
+import tidefast
 import recorded
-from holdfast import augmix, methods, resets
-from holdfast.augmix import AugMix
-from holdfast.features import Features
-from holdfast.methods.deyo import destroy_shape
-from holdfast.methods.rpl import generalized_cross_entropy
-from holdfast.testing import small_network
+from tidefast import augmix, methods, resets
+from tidefast.augmix import AugMix
+from tidefast.features import Features
+from tidefast.methods.deyo import destroy_shape
+from tidefast.methods.rpl import generalized_cross_entropy
+from tidefast.testing import small_network
 
 SGD = functools.partial(torch.optim.SGD, lr=0.1)
 TRAINED = "token-12"
@@ -37,7 +37,7 @@ def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def descended(adapter: holdfast.Adapter, loss: Tensor, net: nn.Module, rate: float = 0.1) -> Tensor:
+def descended(adapter: tidefast.Adapter, loss: Tensor, net: nn.Module, rate: float = 0.1) -> Tensor:
     """The arena after one step of plain descent on `loss` from the source."""
     names = [span.name for span in adapter.network.arena.tensors]
     parts = torch.autograd.grad(loss, [net.get_parameter(name) for name in names])
@@ -50,7 +50,7 @@ def descended(adapter: holdfast.Adapter, loss: Tensor, net: nn.Module, rate: flo
 @pytest.mark.parametrize("norm", ["layer", "batch", "group"])
 def test_rpl_descends_the_generalised_cross_entropy_to_its_own_labels(norm):
     net = network(norm)
-    adapter = holdfast.adapt(net, "rpl", optimizer=SGD)
+    adapter = tidefast.adapt(net, "rpl", optimizer=SGD)
     logits = net.train()(images())  # train mode: the batch's own statistics
     labels = logits.argmax(1)
     p = torch.exp(logits[range(16), labels]) / torch.exp(logits).sum(1)
@@ -76,7 +76,7 @@ def test_generalised_cross_entropy_lies_between_cross_entropy_and_absolute_error
 def test_deyo_weighs_certain_samples_whose_prediction_needs_the_shape():
     net, batch = recorded.network(TRAINED), recorded.stream(TRAINED)[0]
     method = methods.DeYO(entropy_margin=0.05, shape_margin=0.6)
-    adapter = holdfast.adapt(net, method, optimizer=SGD)
+    adapter = tidefast.adapt(net, method, optimizer=SGD)
     logits = net(batch)
     p = logits.softmax(1)
     entropy = -(p * p.log()).sum(1)
@@ -102,7 +102,7 @@ def test_deyo_weighs_certain_samples_whose_prediction_needs_the_shape():
 def test_deyo_without_a_usable_sample_does_nothing_at_all_not_even_by_momentum(later):
     momentum = functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9)
     every = methods.DeYO(entropy_margin=1.1, shape_margin=-1.0)
-    adapter = holdfast.adapt(recorded.network(TRAINED), every, optimizer=momentum)
+    adapter = tidefast.adapt(recorded.network(TRAINED), every, optimizer=momentum)
     first, second = recorded.stream(TRAINED)[:2]
     adapter(first)
     assert adapter.last.selected == len(first)
@@ -116,9 +116,9 @@ def test_deyo_without_a_usable_sample_does_nothing_at_all_not_even_by_momentum(l
 def test_deyo_with_one_certain_sample_on_batch_statistics():
     torch.manual_seed(0)
     net = nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.BatchNorm1d(12), nn.Linear(12, 10)).double()
-    adapter = holdfast.adapt(net, methods.DeYO(shape_margin=-1.0), optimizer=SGD)
+    adapter = tidefast.adapt(net, methods.DeYO(shape_margin=-1.0), optimizer=SGD)
     logits = adapter.predict(images())
-    entropy = holdfast.losses.entropy(logits).sort().values
+    entropy = tidefast.losses.entropy(logits).sort().values
     margin = float(entropy[:2].mean()) / math.log(10)
     adapter.method = methods.DeYO(entropy_margin=margin, shape_margin=-1.0)
     adapter(images())
@@ -170,8 +170,8 @@ def test_deyo_and_sar_leave_the_deepest_stage_alone(torchvision, timm):
     expected |= {"blocks.8": 0, "blocks.10": 1}
     found = set()
     for model, count in ((resnet, 15), (vit, 18), (own, 18)):
-        arena = holdfast.adapt(model, "deyo").network.arena
-        assert [s.name for s in arena.layers] == [s.name for s in holdfast.adapt(model, "sar").network.arena.layers]
+        arena = tidefast.adapt(model, "deyo").network.arena
+        assert [s.name for s in arena.layers] == [s.name for s in tidefast.adapt(model, "sar").network.arena.layers]
         assert len(arena.layers) == count
         for part, skipped in expected.items():
             if any(part in name for name, _ in model.named_modules()):
@@ -214,7 +214,7 @@ def test_features_are_watched_once_and_given_out_once():
 def test_a_network_without_a_linear_head_is_refused_with_its_layers():
     net = nn.Sequential(nn.Conv2d(3, 10, 3), nn.BatchNorm2d(10), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     with pytest.raises(ValueError, match=r"has none \(its layers: AdaptiveAvgPool2d, BatchNorm2d, Conv2d, Flatten\)"):
-        holdfast.adapt(net, "lame")
+        tidefast.adapt(net, "lame")
 
 
 # -- LAME ---------------------------------------------------------------------------------------------------------
@@ -246,7 +246,7 @@ def test_lame_answers_with_the_fixed_point_of_its_update_on_the_source_model(kin
         with torch.no_grad():
             net.train()(images(7))  # running statistics of their own
         net.eval()
-    adapter = holdfast.adapt(net, methods.LAME(kind), num_classes=10)
+    adapter = tidefast.adapt(net, methods.LAME(kind), num_classes=10)
     features = Features.of(net)
     q = net(images()).detach().softmax(1)
     w = affinity_by_hand(kind, features.take().detach(), 5)
@@ -263,12 +263,12 @@ def test_lame_answers_with_the_fixed_point_of_its_update_on_the_source_model(kin
 
 def test_lame_counts_the_first_batch_too():
     assert torch.equal(
-        holdfast.adapt(network(), "lame")(images()), holdfast.adapt(network(), "lame", num_classes=10)(images())
+        tidefast.adapt(network(), "lame")(images()), tidefast.adapt(network(), "lame", num_classes=10)(images())
     )
 
 
 def test_lame_knows_no_order_and_treats_alike_images_alike():
-    adapter = holdfast.adapt(network(), "lame", num_classes=10)
+    adapter = tidefast.adapt(network(), "lame", num_classes=10)
     order = torch.randperm(16, generator=generator())
     assert torch.allclose(adapter(images()[order]), adapter(images())[order])
     same = adapter(images()[:1].expand(16, -1, -1, -1).clone())
@@ -278,15 +278,15 @@ def test_lame_knows_no_order_and_treats_alike_images_alike():
 
 def test_lame_leaves_a_lone_image_its_class():
     for kind in ("rbf", "knn", "linear"):
-        lone = holdfast.adapt(network(), methods.LAME(kind), num_classes=10)(images()[:1])
+        lone = tidefast.adapt(network(), methods.LAME(kind), num_classes=10)(images()[:1])
         assert lone.shape == (1, 10)
         assert lone.argmax() == network()(images()[:1]).argmax()
 
 
 def test_lame_on_a_compiled_model_is_the_eager_one():
     net = network()
-    compiled = holdfast.adapt(torch.compile(net, backend="aot_eager"), "lame", num_classes=10)
-    eager = holdfast.adapt(net, "lame", num_classes=10)
+    compiled = tidefast.adapt(torch.compile(net, backend="aot_eager"), "lame", num_classes=10)
+    eager = tidefast.adapt(net, "lame", num_classes=10)
     for seed in range(3):
         assert torch.allclose(compiled(images(seed)), eager(images(seed)))
 
@@ -313,7 +313,7 @@ class Mixed(nn.Module):
 def test_memo_answers_each_image_after_one_nesterov_step_on_its_views(norm):
     net = network(norm)
     method = methods.MEMO(views=6, lr=0.5, alpha=0.1)
-    answer = holdfast.adapt(net, method, num_classes=10)(images(count=3))
+    answer = tidefast.adapt(net, method, num_classes=10)(images(count=3))
     for image, logits in zip(images(count=3), answer, strict=True):
         own = copy.deepcopy(net)
         for i, layer in enumerate(own if norm == "batch" else ()):
@@ -325,44 +325,44 @@ def test_memo_answers_each_image_after_one_nesterov_step_on_its_views(norm):
         (-(mean * mean.log()).sum()).backward()
         optimizer.step()
         assert torch.allclose(own(image[None])[0], logits)
-    assert (answer - holdfast.adapt(net, methods.MEMO(lr=0.0), num_classes=10)(images(count=3))).abs().max() > 0.01
+    assert (answer - tidefast.adapt(net, methods.MEMO(lr=0.0), num_classes=10)(images(count=3))).abs().max() > 0.01
 
 
 def test_memo_is_a_function_of_the_image_alone():
     model = network("batch")
     before = copy.deepcopy(model.state_dict())
-    adapter = holdfast.adapt(model, methods.MEMO(views=3, lr=0.1), reset=resets.Periodic(every=2), num_classes=10)
+    adapter = tidefast.adapt(model, methods.MEMO(views=3, lr=0.1), reset=resets.Periodic(every=2), num_classes=10)
     whole = adapter(images(count=4))
     assert torch.allclose(adapter.predict(images(count=4)[2:3]), whole[2:3])
     assert torch.allclose(adapter(images(count=4).flip(0)), whole.flip(0))
-    other = holdfast.adapt(model, methods.MEMO(views=3, lr=0.1, seed=1), num_classes=10)
+    other = tidefast.adapt(model, methods.MEMO(views=3, lr=0.1, seed=1), num_classes=10)
     assert not torch.allclose(other(images(count=4)), whole)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
 def test_memo_counts_the_first_batch_too():
-    make = functools.partial(holdfast.adapt, network(), methods.MEMO(views=2, lr=0.1))
+    make = functools.partial(tidefast.adapt, network(), methods.MEMO(views=2, lr=0.1))
     assert torch.equal(make()(images(count=2)), make(num_classes=10)(images(count=2)))
 
 
 def test_memo_without_a_step_is_the_source():
     net = network()
-    adapter = holdfast.adapt(net, methods.MEMO.for_cifar(views=2, lr=0.0), num_classes=10)
+    adapter = tidefast.adapt(net, methods.MEMO.for_cifar(views=2, lr=0.0), num_classes=10)
     assert torch.allclose(adapter(images()), net(images()))
 
 
 def test_memo_keeps_channels_last_and_half_precision_usable():
     net = small_network().to(memory_format=torch.channels_last)
-    adapter = holdfast.adapt(net, methods.MEMO(views=2), num_classes=10)
+    adapter = tidefast.adapt(net, methods.MEMO(views=2), num_classes=10)
     expected = adapter(images().float())
-    plain = holdfast.adapt(net.to(memory_format=torch.contiguous_format), methods.MEMO(views=2), num_classes=10)
+    plain = tidefast.adapt(net.to(memory_format=torch.contiguous_format), methods.MEMO(views=2), num_classes=10)
     assert torch.allclose(plain(images().float()), expected, atol=1e-5)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.isfinite(adapter(images().float())).all()
 
 
 def test_memo_refuses_what_has_no_pixels():
-    adapter = holdfast.adapt(nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 3)), "memo", num_classes=3)
+    adapter = tidefast.adapt(nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 3)), "memo", num_classes=3)
     with pytest.raises(ValueError, match=r"MEMO augments images .*, got shape \(5, 4\)"):
         adapter(torch.rand(5, 4))
 

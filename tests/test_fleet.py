@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch import nn
 
-import holdfast
-from holdfast import fleet as fleets
-from holdfast import snapshot
-from holdfast.testing import check_adapter, small_network
+import tidefast
+from tidefast import fleet as fleets
+from tidefast import snapshot
+from tidefast.testing import check_adapter, small_network
 
 AWKWARD = ["../../etc/passwd", "a/b", "..", ".", "~", "C:\\x", "ключ 鍵 🔑", "x" * 200, "%2e%2e%2f", "-rf", "a b"]
 
@@ -30,8 +30,8 @@ def images(seed: int, count: int = 8) -> torch.Tensor:
     return torch.rand(count, 3, 16, 16, generator=torch.Generator().manual_seed(seed))
 
 
-def lone(model: nn.Module, stream: int, steps: int, **options) -> tuple[holdfast.Adapter, list[torch.Tensor]]:
-    adapter = holdfast.adapt(model, "eta", reset="asr", **options)
+def lone(model: nn.Module, stream: int, steps: int, **options) -> tuple[tidefast.Adapter, list[torch.Tensor]]:
+    adapter = tidefast.adapt(model, "eta", reset="asr", **options)
     return adapter, [adapter(images(1000 * stream + step)) for step in range(steps)]
 
 
@@ -47,12 +47,12 @@ def model():
 
 @pytest.fixture
 def fleet(model):
-    return holdfast.Fleet(model, "eta", reset="asr", workers=2)
+    return tidefast.Fleet(model, "eta", reset="asr", workers=2)
 
 
 @pytest.mark.parametrize("resident", [64, 3])
 def test_streams_from_many_threads_equal_lone_adapters(model, tmp_path, resident):
-    fleet = holdfast.Fleet(model, "eta", reset="asr", workers=3, resident=resident)
+    fleet = tidefast.Fleet(model, "eta", reset="asr", workers=3, resident=resident)
     answers: dict[int, list[torch.Tensor]] = {stream: [] for stream in range(8)}
 
     def take(stream: int) -> None:
@@ -79,8 +79,8 @@ def test_calls_of_one_stream_from_many_threads_take_turns(fleet):
 
 @pytest.mark.parametrize("method", ["eta", "roid", "cmf", "cotta"])
 def test_a_stream_comes_back_from_disk_bit_for_bit(model, tmp_path, method):
-    fleet = holdfast.Fleet(model, method, reset="asr", resident=1, seed=7)
-    adapter = holdfast.adapt(model, method, reset="asr", seed=7)
+    fleet = tidefast.Fleet(model, method, reset="asr", resident=1, seed=7)
+    adapter = tidefast.adapt(model, method, reset="asr", seed=7)
     for step in range(6):
         assert torch.equal(fleet["a"](images(step)), adapter(images(step)))
         fleet["b"](images(step + 100))
@@ -90,8 +90,8 @@ def test_a_stream_comes_back_from_disk_bit_for_bit(model, tmp_path, method):
 
 
 def test_single_images_wait_in_their_own_window(model):
-    fleet = holdfast.Fleet(model, "eta", reset="asr", resident=1, window=4)
-    adapters = {name: holdfast.adapt(model, "eta", reset="asr", window=4) for name in "ab"}
+    fleet = tidefast.Fleet(model, "eta", reset="asr", resident=1, window=4)
+    adapters = {name: tidefast.adapt(model, "eta", reset="asr", window=4) for name in "ab"}
     for i in range(12):
         for shift, (name, adapter) in enumerate(adapters.items()):
             one = images(50 * shift + i, 1)
@@ -106,7 +106,7 @@ def test_the_fleet_keeps_the_promises_of_an_adapter():
         "a damaged snapshot changes nothing",
         "ragged and single batches work",
     ]
-    assert check_adapter(lambda model: holdfast.Fleet(model, "eta", reset="asr")["x"], checks=checks) == checks
+    assert check_adapter(lambda model: tidefast.Fleet(model, "eta", reset="asr")["x"], checks=checks) == checks
 
 
 def test_predicting_begins_no_stream_and_refused_images_begin_none(fleet):
@@ -127,7 +127,7 @@ def test_a_stream_that_begins_without_images_is_new(fleet, tmp_path):
     fleet.begin("early")
     assert fleet.status("early") == {"name": "early", "step": 0, "frozen": False, "where": "new", "last": None}
     assert fleet.snapshot(tmp_path / "snap") == 1
-    other = holdfast.Fleet(net(), "eta", reset="asr")
+    other = tidefast.Fleet(net(), "eta", reset="asr")
     assert other.restore(tmp_path / "snap") == ["early"]
     assert torch.equal(other["early"](images(1)), lone(net(), 0, 0)[0](images(1)))
 
@@ -149,7 +149,7 @@ def test_a_frozen_stream_answers_and_does_not_change(fleet, tmp_path):
 
 
 def test_no_step_begins_after_freeze_has_returned(monkeypatch):
-    fleet = holdfast.Fleet(_Slow(), "eta", workers=2)
+    fleet = tidefast.Fleet(_Slow(), "eta", workers=2)
     fleet["x"](images(0))
     monkeypatch.setattr(_Slow, "seconds", 0.01)
     stop = threading.Event()
@@ -176,9 +176,9 @@ def test_no_step_begins_after_freeze_has_returned(monkeypatch):
 def test_calls_that_wait_while_their_stream_is_dropped_begin_it_anew(monkeypatch):
     """Every answer comes from a stream that has seen what was given since the last drop, and nothing else."""
     model = _Slow()
-    fleet = holdfast.Fleet(model, "eta", workers=2, resident=1)
+    fleet = tidefast.Fleet(model, "eta", workers=2, resident=1)
     monkeypatch.setattr(_Slow, "seconds", 0.01)
-    fresh = holdfast.adapt(model, "eta")
+    fresh = tidefast.adapt(model, "eta")
     expected = []  # every call has the same images, so the k-th step after a drop has the k-th of these answers
     for _ in range(40):
         expected.append(fresh(images(0)))
@@ -208,7 +208,7 @@ def test_calls_that_wait_while_their_stream_is_dropped_begin_it_anew(monkeypatch
 
 
 def test_a_dropped_stream_leaves_no_file_and_begins_as_the_source(model, tmp_path):
-    fleet = holdfast.Fleet(model, "eta", reset="asr", resident=1, folder=tmp_path / "idle")
+    fleet = tidefast.Fleet(model, "eta", reset="asr", resident=1, folder=tmp_path / "idle")
     first = fleet["x"](images(0))
     fleet["y"](images(0))
     assert len(list((tmp_path / "idle").rglob("*.safetensors"))) == 1
@@ -219,12 +219,12 @@ def test_a_dropped_stream_leaves_no_file_and_begins_as_the_source(model, tmp_pat
 
 
 def test_two_fleets_share_a_folder_without_mixing(model, tmp_path):
-    one, two = (holdfast.Fleet(model, "eta", resident=1, folder=tmp_path, seed=seed) for seed in (0, 1))
+    one, two = (tidefast.Fleet(model, "eta", resident=1, folder=tmp_path, seed=seed) for seed in (0, 1))
     for step in range(3):
         for shift, each in enumerate((one, two)):
             each["x"](images(10 * shift + step))
             each["y"](images(20 + 10 * shift + step))
-    adapter = holdfast.adapt(model, "eta", seed=1)
+    adapter = tidefast.adapt(model, "eta", seed=1)
     for step in range(3):
         adapter(images(10 + step))
     assert torch.equal(two["x"].predict(images(5)), adapter.predict(images(5)))
@@ -234,7 +234,7 @@ def test_reset_is_the_source_again(fleet, tmp_path):
     for i in range(3):
         fleet["x"](images(i))
     fleet["x"].reset()
-    fresh = holdfast.adapt(net(), "eta", reset="asr")
+    fresh = tidefast.adapt(net(), "eta", reset="asr")
     assert bytes_of(fleet["x"], tmp_path / "a") == bytes_of(fresh, tmp_path / "b")
 
 
@@ -250,14 +250,14 @@ def test_the_model_of_a_stream_is_a_copy(fleet):
 def test_the_callback_may_use_the_fleet(model, tmp_path):
     seen: list[tuple[str, int]] = []
 
-    def callback(name: str, record: holdfast.StepRecord) -> None:
+    def callback(name: str, record: tidefast.StepRecord) -> None:
         seen.append((name, record.step))
         if record.step == 3:
             fleet.freeze(name)
             fleet.snapshot(tmp_path / f"at-{name}")
             fleet[name].predict(images(0))
 
-    fleet = holdfast.Fleet(model, "eta", workers=1, callback=callback)
+    fleet = tidefast.Fleet(model, "eta", workers=1, callback=callback)
     for i in range(5):
         fleet["x"](images(i))
     assert seen == [("x", 1), ("x", 2), ("x", 3)]
@@ -268,7 +268,7 @@ def test_the_callback_may_use_the_fleet(model, tmp_path):
 
 def test_a_snapshot_under_load_is_one_moment_for_all_streams(model, tmp_path):
     """One thread steps the streams in turn: at any moment, their counts differ by at most one and never increase."""
-    fleet = holdfast.Fleet(model, "eta", reset="asr", workers=2, resident=4)
+    fleet = tidefast.Fleet(model, "eta", reset="asr", workers=2, resident=4)
     names = [f"s{i}" for i in range(6)]
     stop = threading.Event()
 
@@ -292,7 +292,7 @@ def test_a_snapshot_under_load_is_one_moment_for_all_streams(model, tmp_path):
             thread.join()
     for i in range(6):
         listed = fleets.read_manifest(tmp_path / str(i))
-        again = holdfast.Fleet(model, "eta", reset="asr", workers=2, resident=4)
+        again = tidefast.Fleet(model, "eta", reset="asr", workers=2, resident=4)
         again.restore(tmp_path / str(i))
         for prefix in ("a-", "b-"):
             steps = [listed.get(prefix + name, {"step": 0})["step"] for name in names]
@@ -306,7 +306,7 @@ def test_a_snapshot_under_load_is_one_moment_for_all_streams(model, tmp_path):
 
 
 def test_steps_go_on_while_a_snapshot_is_written(model, tmp_path, monkeypatch):
-    fleet = holdfast.Fleet(model, "eta", reset="asr", workers=1)
+    fleet = tidefast.Fleet(model, "eta", reset="asr", workers=1)
     fleet["x"](images(0))
     expected = bytes_of(fleet["x"], tmp_path / "expected")
     writing, go_on = threading.Event(), threading.Event()
@@ -326,20 +326,20 @@ def test_steps_go_on_while_a_snapshot_is_written(model, tmp_path, monkeypatch):
         go_on.set()
         assert taking.result() == 1
     assert next((tmp_path / "snap").glob("*.safetensors")).read_bytes() == expected
-    adapter = holdfast.adapt(model, "eta", reset="asr")
+    adapter = tidefast.adapt(model, "eta", reset="asr")
     for i in range(4):
         adapter(images(i))
     assert bytes_of(fleet["x"], tmp_path / "a") == bytes_of(adapter, tmp_path / "b")
 
 
 def test_restore_replaces_everything_and_goes_on_bit_for_bit(model, tmp_path):
-    fleet = holdfast.Fleet(model, "eta", reset="asr", resident=2)
+    fleet = tidefast.Fleet(model, "eta", reset="asr", resident=2)
     for i in range(5):
         fleet[f"s{i}"](images(i))
     fleet.freeze("s0")
     fleet.snapshot(tmp_path / "snap")
     after = {name: fleet[name](images(77)) for name in fleet}
-    later = holdfast.Fleet(model, "eta", reset="asr", resident=2)
+    later = tidefast.Fleet(model, "eta", reset="asr", resident=2)
     later["gone"](images(0))
     assert later.restore(tmp_path / "snap") == [f"s{i}" for i in range(5)]
     assert later.is_frozen("s0")
@@ -384,12 +384,12 @@ def test_rollback_takes_one_stream_back(fleet, tmp_path):
     assert torch.equal(fleet["x"](images(1)), expected)
     with pytest.raises(KeyError, match="has no stream 'z'"):
         fleet.rollback("z", tmp_path / "snap")
-    with pytest.raises(holdfast.SnapshotError, match="no snapshot"):
+    with pytest.raises(tidefast.SnapshotError, match="no snapshot"):
         fleet.rollback("x", tmp_path / "none")
 
 
 def test_a_damaged_stream_goes_on_from_an_older_snapshot_and_harms_no_other(model, tmp_path):
-    fleet = holdfast.Fleet(model, "eta", reset="asr")
+    fleet = tidefast.Fleet(model, "eta", reset="asr")
     for name in ("x", "y"):
         fleet[name](images(0))
     fleet.snapshot(tmp_path / "1")
@@ -401,15 +401,15 @@ def test_a_damaged_stream_goes_on_from_an_older_snapshot_and_harms_no_other(mode
         content = bytearray(path.read_bytes())
         content[-3] ^= 4
         path.write_bytes(content)
-    with pytest.raises(holdfast.SnapshotError, match=r"stream '(x|new)'.*damaged"):
+    with pytest.raises(tidefast.SnapshotError, match=r"stream '(x|new)'.*damaged"):
         fleet.restore(tmp_path / "2")
     assert fleet["x"].step == 2  # nothing has changed
     damaged: list[str] = []
-    again = holdfast.Fleet(model, "eta", reset="asr")
+    again = tidefast.Fleet(model, "eta", reset="asr")
     again.restore(tmp_path / "2", tmp_path / "1", on_damage=lambda name, problem: damaged.append(name))
     assert sorted(damaged) == ["new", "x"]
     assert {name: again[name].step for name in again} == {"new": 0, "x": 1, "y": 2}
-    adapter = holdfast.adapt(model, "eta", reset="asr")
+    adapter = tidefast.adapt(model, "eta", reset="asr")
     adapter(images(0))
     assert torch.equal(again["x"](images(5)), adapter(images(5)))
     (tmp_path / "2" / fleets._file_name("y")).unlink()
@@ -420,11 +420,11 @@ def test_a_damaged_stream_goes_on_from_an_older_snapshot_and_harms_no_other(mode
 
 
 def test_a_snapshot_of_another_method_is_refused_even_where_damage_is_not(model, tmp_path):
-    fleet = holdfast.Fleet(model, "eta", reset="asr")
+    fleet = tidefast.Fleet(model, "eta", reset="asr")
     fleet["x"](images(0))
     fleet.snapshot(tmp_path / "snap")
-    other = holdfast.Fleet(model, "roid", reset="asr")
-    with pytest.raises(holdfast.SnapshotError, match="saved with method 'eta'"):
+    other = tidefast.Fleet(model, "roid", reset="asr")
+    with pytest.raises(tidefast.SnapshotError, match="saved with method 'eta'"):
         other.restore(tmp_path / "snap", on_damage=lambda name, problem: None)
 
 
@@ -446,7 +446,7 @@ def test_a_damaged_list_of_streams_is_noticed(fleet, tmp_path, change):
     fleet.snapshot(tmp_path / "snap")
     path = tmp_path / "snap" / fleets.MANIFEST
     path.write_bytes(change(path.read_bytes()))
-    with pytest.raises(holdfast.SnapshotError):
+    with pytest.raises(tidefast.SnapshotError):
         fleet.restore(tmp_path / "snap")
     assert list(fleet) == ["x"]
 
@@ -457,25 +457,25 @@ def test_a_list_of_streams_cannot_name_a_file_elsewhere(fleet, tmp_path):
     path = tmp_path / "snap" / fleets.MANIFEST
     streams = {"x": {"file": "../../etc/passwd", "step": 1, "frozen": False}}
     path.write_bytes(fleets._manifest_text(streams))
-    with pytest.raises(holdfast.SnapshotError, match="passwd"):
+    with pytest.raises(tidefast.SnapshotError, match="passwd"):
         fleet.restore(tmp_path / "snap")
 
 
 def test_a_failing_disk_leaves_no_half_snapshot(fleet, tmp_path, monkeypatch):
     fleet["x"](images(0))
-    monkeypatch.setattr("holdfast.snapshot.write_atomically", _no_space)
+    monkeypatch.setattr("tidefast.snapshot.write_atomically", _no_space)
     with pytest.raises(OSError, match="No space"):
         fleet.snapshot(tmp_path / "snap")
     assert list(tmp_path.iterdir()) == []
     monkeypatch.undo()
     assert fleet.snapshot(tmp_path / "snap") == 1
-    with pytest.raises(holdfast.FolderError, match="already"):
+    with pytest.raises(tidefast.FolderError, match="already"):
         fleet.snapshot(tmp_path / "snap")
 
 
 def test_a_full_disk_keeps_streams_in_memory_and_says_so_once(model, monkeypatch, caplog):
-    fleet = holdfast.Fleet(model, "eta", reset="asr", resident=2)
-    monkeypatch.setattr("holdfast.snapshot.write_atomically", _no_space)
+    fleet = tidefast.Fleet(model, "eta", reset="asr", resident=2)
+    monkeypatch.setattr("tidefast.snapshot.write_atomically", _no_space)
     for step in range(3):
         for stream in range(5):
             fleet[f"s{stream}"](images(1000 * stream + step))
@@ -489,16 +489,16 @@ def test_a_full_disk_keeps_streams_in_memory_and_says_so_once(model, monkeypatch
 
 
 def test_a_stream_damaged_on_disk_raises_and_harms_no_other(model, tmp_path):
-    fleet = holdfast.Fleet(model, "eta", resident=1, folder=tmp_path)
+    fleet = tidefast.Fleet(model, "eta", resident=1, folder=tmp_path)
     fleet["x"](images(0))
     fleet["y"](images(0))
     next(tmp_path.rglob("*.safetensors")).write_bytes(b"rubbish")
     for _ in range(2):
-        with pytest.raises(holdfast.SnapshotError):
+        with pytest.raises(tidefast.SnapshotError):
             fleet["x"](images(1))
     assert fleet["y"](images(1)).shape == (8, 10)
     fleet["x"].reset()
-    assert torch.equal(fleet["x"](images(0)), holdfast.adapt(model, "eta")(images(0)))
+    assert torch.equal(fleet["x"](images(0)), tidefast.adapt(model, "eta")(images(0)))
 
 
 def test_a_rollback_that_fails_leaves_the_stream_as_it_was(fleet, tmp_path):
@@ -507,11 +507,11 @@ def test_a_rollback_that_fails_leaves_the_stream_as_it_was(fleet, tmp_path):
     (tmp_path / "snap" / fleets._file_name("x")).write_bytes(b"rubbish")
     fleet["x"](images(1))
     before = bytes_of(fleet["x"], tmp_path / "a")
-    with pytest.raises(holdfast.SnapshotError):
+    with pytest.raises(tidefast.SnapshotError):
         fleet.rollback("x", tmp_path / "snap")
     assert bytes_of(fleet["x"], tmp_path / "a") == before
     fleet.drop("x")
-    with pytest.raises(holdfast.SnapshotError):
+    with pytest.raises(tidefast.SnapshotError):
         fleet.rollback("x", tmp_path / "snap")
     assert "x" not in fleet
 
@@ -520,16 +520,16 @@ def test_a_rollback_that_fails_leaves_the_stream_as_it_was(fleet, tmp_path):
 
 
 def test_no_name_leads_out_of_the_folder(model, tmp_path):
-    fleet = holdfast.Fleet(model, "eta", resident=1, folder=tmp_path / "deep" / "idle")
+    fleet = tidefast.Fleet(model, "eta", resident=1, folder=tmp_path / "deep" / "idle")
     for i, name in enumerate(AWKWARD):
         fleet[name](images(i))
     fleet.snapshot(tmp_path / "deep" / "snap")
     assert {path.name for path in tmp_path.iterdir()} == {"deep"}
     assert {path.name for path in (tmp_path / "deep").iterdir()} == {"idle", "snap"}
-    again = holdfast.Fleet(model, "eta")
+    again = tidefast.Fleet(model, "eta")
     assert again.restore(tmp_path / "deep" / "snap") == sorted(AWKWARD)
     for i, name in enumerate(AWKWARD):
-        adapter = holdfast.adapt(model, "eta")
+        adapter = tidefast.adapt(model, "eta")
         adapter(images(i))
         assert torch.equal(again[name].predict(images(3)), adapter.predict(images(3)))
 
@@ -545,7 +545,7 @@ def test_thousands_of_streams(tmp_path):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
     data = torch.rand(64, 4, 6, generator=torch.Generator().manual_seed(1))
-    fleet = holdfast.Fleet(model, "tent", workers=2, resident=50)
+    fleet = tidefast.Fleet(model, "tent", workers=2, resident=50)
     order = [f"s{i}" for i in range(2000)]
     for name in order:
         fleet[name](data[int(name[1:]) % 64])
@@ -554,14 +554,14 @@ def test_thousands_of_streams(tmp_path):
     assert fleet.snapshot(tmp_path / "snap") == 2000
     random.Random(0).shuffle(order)
     for name in order[:200]:
-        adapter = holdfast.adapt(model, "tent")
+        adapter = tidefast.adapt(model, "tent")
         adapter(data[int(name[1:]) % 64])
         assert torch.equal(fleet[name](data[7]), adapter(data[7]))
 
 
 def test_a_stream_costs_a_small_multiple_of_its_adapted_parameters(model):
-    fleet = holdfast.Fleet(model, "eta", reset="asr", workers=2)
-    adapted = len(holdfast.adapt(model, "eta").network.arena)
+    fleet = tidefast.Fleet(model, "eta", reset="asr", workers=2)
+    adapted = len(tidefast.adapt(model, "eta").network.arena)
     for i in range(20):
         for step in range(3):
             fleet[f"s{i}"](images(100 * i + step))
@@ -580,11 +580,11 @@ def test_source_data_is_read_once(model):
             read += 1
             yield images(seed)
 
-    fleet = holdfast.Fleet(model, "eata", workers=3, source=loader())
+    fleet = tidefast.Fleet(model, "eata", workers=3, source=loader())
     assert read == 3
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(lambda i: fleet[f"s{i}"](images(i)), range(6)))
-    adapter = holdfast.adapt(model, "eata", source=[images(seed) for seed in range(3)])
+    adapter = tidefast.adapt(model, "eata", source=[images(seed) for seed in range(3)])
     adapter(images(4))
     assert torch.equal(fleet["s4"].predict(images(9)), adapter.predict(images(9)))
 
@@ -618,11 +618,11 @@ def _no_space(*arguments, **options):
 
 
 def test_a_stream_is_an_adapter_without_a_network_of_its_own():
-    fleet = holdfast.Fleet(small_network(), "tent")
+    fleet = tidefast.Fleet(small_network(), "tent")
     stream = fleet["a"]
-    assert isinstance(stream, holdfast.Adapter)
+    assert isinstance(stream, tidefast.Adapter)
     assert stream.numbers_held() == 0
     stream(torch.rand(8, 3, 16, 16))
-    assert 0 < stream.numbers_held() <= 8 * len(holdfast.adapt(small_network(), "tent").network.arena)
+    assert 0 < stream.numbers_held() <= 8 * len(tidefast.adapt(small_network(), "tent").network.arena)
     with pytest.raises(AttributeError, match="a stream of a fleet has no 'network' of its own"):
         stream.network  # noqa: B018 (the access is what is tested)

@@ -11,14 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from holdfast import bench
-from holdfast.bench import assembly, runner, sharing
-from holdfast.bench.ledger import SPANS, STEPS
-from holdfast.bench.results import RESULT, SNAPSHOT
-from holdfast.bench.work import Job
-from holdfast.streams import Kept, Seekable, Span, make
-from holdfast.streams.batch import Pixels
-from holdfast.streams.stream import Stream
+from tidefast import bench
+from tidefast.bench import assembly, runner, sharing
+from tidefast.bench.ledger import SPANS, STEPS
+from tidefast.bench.results import RESULT, SNAPSHOT
+from tidefast.bench.work import Job
+from tidefast.streams import Kept, Seekable, Span, make
+from tidefast.streams.batch import Pixels
+from tidefast.streams.stream import Stream
 
 STREAMS = {
     "ccc-mini": {"steps": 6, "batch": 16, "seed": 43},
@@ -78,7 +78,7 @@ class Doubled(Seekable):
 
 
 def counted_stream(**options) -> Counted:
-    return Counted(make("ccc-mini", **options), Path(os.environ["HOLDFAST_TEST_MARKS"]))
+    return Counted(make("ccc-mini", **options), Path(os.environ["TIDEFAST_TEST_MARKS"]))
 
 
 def doubled_stream(**options) -> Doubled:
@@ -92,7 +92,7 @@ def marks(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("marks") / "marks"
     path.touch()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HOLDFAST_TEST_MARKS", str(path))
+        patch.setenv("TIDEFAST_TEST_MARKS", str(path))
         patch.setenv("PYTHONPATH", str(Path(__file__).parent))  # the workers import this file by its name
         get_reusable_executor().shutdown()  # workers of an earlier test have an earlier environment
         yield path

@@ -9,14 +9,14 @@ import resource
 import torch
 from torch import nn
 
-import holdfast
-from holdfast import methods, resets
+import tidefast
+from tidefast import methods, resets
 
 
 def test_memory_is_flat_over_a_hundred_thousand_steps():
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
-    adapter = holdfast.adapt(
+    adapter = tidefast.adapt(
         net,
         methods.ETA(entropy_margin=1.0, similarity_margin=2.0),
         reset=resets.ASR(alpha0=0.9),

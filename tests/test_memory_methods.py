@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-import holdfast
-from holdfast import methods
-from holdfast.held_statistics import HeldStatistics
-from holdfast.methods.memory import MemoryBank
-from holdfast.resets.base import Verdict
-from holdfast.state import State
-from holdfast.testing import small_network
+import tidefast
+from tidefast import methods
+from tidefast.held_statistics import HeldStatistics
+from tidefast.methods.memory import MemoryBank
+from tidefast.resets.base import Verdict
+from tidefast.state import State
+from tidefast.testing import small_network
 
 ADAM = functools.partial(torch.optim.Adam, lr=0.01)
 IMAGES = torch.rand(6, 8, 3, 16, 16, generator=torch.Generator().manual_seed(1)).double()
@@ -50,12 +50,12 @@ def network(norm: str = "batch") -> nn.Module:
     return net
 
 
-def adapter(method: methods.Method, norm: str = "batch", **options) -> holdfast.Adapter:
+def adapter(method: methods.Method, norm: str = "batch", **options) -> tidefast.Adapter:
     options = {"source": SOURCE} | options if method.needs_source else options
-    return holdfast.adapt(network(norm), method, optimizer=ADAM, **options)
+    return tidefast.adapt(network(norm), method, optimizer=ADAM, **options)
 
 
-def state_of(adapted: holdfast.Adapter) -> State:
+def state_of(adapted: tidefast.Adapter) -> State:
     return adapted._states["method"]
 
 
@@ -252,7 +252,7 @@ def test_gradients_pass_through_the_batch_part_of_the_statistics():
     names = [f"{place}.{leaf}" for place in norms for leaf in ("weight", "bias")]
     held = HeldStatistics.install(held_net, names)
     images = [IMAGES[0].clone().requires_grad_() for _ in range(2)]
-    with held.moving(held.source, holdfast.held_statistics.exponential(0.3)) as after:
+    with held.moving(held.source, tidefast.held_statistics.exponential(0.3)) as after:
         logits = held_net(images[0])
     expected = plain(images[1])
     torch.testing.assert_close(logits, expected)
@@ -370,7 +370,7 @@ def test_rotta_makes_a_step_when_the_count_of_images_passes_a_multiple():
     assert state_of(adapted)["count"] == 88 % 20
 
 
-def bank_classes(adapted: holdfast.Adapter) -> list[int]:
+def bank_classes(adapted: tidefast.Adapter) -> list[int]:
     return [label for label in state_of(adapted).tensor("bank_classes").tolist() if label >= 0]
 
 
@@ -410,19 +410,19 @@ def test_petta_takes_the_statistics_of_all_features_for_classes_that_are_rarely_
     with torch.no_grad():
         net[-1].bias[3] += 100.0  # one class takes all
         features = net[:-1](SOURCE)
-    prepared = holdfast.prepare(net, methods.PeTTA(), SOURCE).tensors
+    prepared = tidefast.prepare(net, methods.PeTTA(), SOURCE).tensors
     expected = features.mean(0), features.var(0)
     for name, value in zip(("feature_means", "feature_variances"), expected, strict=True):
         torch.testing.assert_close(prepared[name], value.expand(10, -1))
-    few = holdfast.prepare(net, methods.PeTTA(source_samples=12), SOURCE.split(8)).tensors
+    few = tidefast.prepare(net, methods.PeTTA(source_samples=12), SOURCE.split(8)).tensors
     torch.testing.assert_close(few["feature_variances"][0], features[:12].var(0))
-    lone = holdfast.prepare(net, methods.PeTTA(), SOURCE[:1]).tensors
+    lone = tidefast.prepare(net, methods.PeTTA(), SOURCE[:1]).tensors
     assert all(torch.isfinite(value).all() for value in lone.values())
 
 
 def test_petta_says_that_it_needs_source_images():
     with pytest.raises(ValueError, match="PeTTA needs source images, unlabelled"):
-        holdfast.adapt(network(), "petta")
+        tidefast.adapt(network(), "petta")
 
 
 def test_the_further_the_features_drift_the_slower_the_teacher_follows():
@@ -439,7 +439,7 @@ def test_the_further_the_features_drift_the_slower_the_teacher_follows():
 # -- resets, resuming, bad batches ---------------------------------------------------------------------------------
 
 
-class Half(holdfast.resets.Never):
+class Half(tidefast.resets.Never):
     """Resets the deeper half in the third step."""
 
     def observe(self, step, state):
@@ -490,12 +490,12 @@ def test_statistics_may_outlast_the_resets_of_a_policy(method):
 
 @pytest.mark.parametrize("method", [RoTTA, PeTTA])
 def test_after_a_full_reset_the_stream_is_adapted_to_as_the_first_time(method):
-    adapted = adapter(method(reset_statistics=True), reset=holdfast.resets.Periodic(every=3))
+    adapted = adapter(method(reset_statistics=True), reset=tidefast.resets.Periodic(every=3))
     first, second = ([adapted(images) for images in IMAGES[:3]] for _ in range(2))
     assert all(torch.equal(one, two) for one, two in zip(first, second, strict=True))
 
 
-@pytest.mark.parametrize("policy", [holdfast.resets.ASR(alpha0=0.97, lambda_r=1.0), holdfast.resets.Periodic(every=4)])
+@pytest.mark.parametrize("policy", [tidefast.resets.ASR(alpha0=0.97, lambda_r=1.0), tidefast.resets.Periodic(every=4)])
 def test_petta_goes_on_with_the_papers_policies(policy, tmp_path):
     """A stream with several resets, interrupted and resumed."""
     whole, parts = (adapter(PeTTA(teacher_momentum=0.9), reset=policy) for _ in range(2))
@@ -514,7 +514,7 @@ def test_petta_goes_on_with_the_papers_policies(policy, tmp_path):
 
 @pytest.mark.parametrize("method", [RoTTA, PeTTA])
 def test_images_whose_variance_overflows_are_refused(method):
-    adapted = holdfast.adapt(
+    adapted = tidefast.adapt(
         network().float(), method(), optimizer=ADAM, **({"source": SOURCE.float()} if method is PeTTA else {})
     )
     adapted(IMAGES[0].float())
@@ -538,7 +538,7 @@ def test_the_published_settings():
     assert (petta.teacher_momentum, petta.symmetric, petta.statistics_momentum) == (0.999, False, 0.05)
     assert methods.PeTTA.for_cifar() == methods.PeTTA(symmetric=True)
     for method, options in ((methods.RoTTA(), {}), (petta, {"source": SOURCE})):
-        optimizer = holdfast.adapt(network(), method, **options).optimizer
+        optimizer = tidefast.adapt(network(), method, **options).optimizer
         assert isinstance(optimizer, torch.optim.Adam)
         assert (optimizer.defaults["lr"], optimizer.defaults["betas"]) == (1e-3, (0.9, 0.999))
 

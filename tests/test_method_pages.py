@@ -5,7 +5,7 @@ from __future__ import annotations
 import method_pages
 import pytest
 
-import holdfast
+import tidefast
 
 TEXTS = method_pages.texts(method_pages.read())
 
@@ -18,5 +18,5 @@ def test_a_page_is_up_to_date_with_the_results(path):
 def test_every_method_has_a_page():
     pages = {path.stem for path in method_pages.PAGES.glob("*.md")}
     shared = {"alphabatchnorm": "batchnorm"}
-    assert {shared.get(name, name) for name in holdfast.list_methods()} | {"come"} == pages
+    assert {shared.get(name, name) for name in tidefast.list_methods()} | {"come"} == pages
     assert pages == set(method_pages.CONTESTANTS)

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import holdfast
+import tidefast
 import recorded
-from holdfast import augment, losses, methods, resets
-from holdfast.methods.soft_likelihood import correct_prior
-from holdfast.testing import small_network
+from tidefast import augment, losses, methods, resets
+from tidefast.methods.soft_likelihood import correct_prior
+from tidefast.testing import small_network
 
 SGD = functools.partial(torch.optim.SGD, lr=0.1)
 
@@ -28,14 +28,14 @@ def images(seed: int = 0, count: int = 16) -> Tensor:
 
 
 def gradient_of(loss, net: nn.Module) -> Tensor:
-    names = holdfast.normalization.affine_names(net)
+    names = tidefast.normalization.affine_names(net)
     parts = torch.autograd.grad(loss, [net.get_parameter(name) for name in names], allow_unused=True)
     return torch.cat([part.flatten() for part in parts])
 
 
 def test_tent_descends_the_mean_entropy_and_answers_with_the_logits_of_before():
     net = network()
-    adapter = holdfast.adapt(net, "tent", optimizer=SGD)
+    adapter = tidefast.adapt(net, "tent", optimizer=SGD)
     logits = net(images())
     expected = adapter.network.arena.source - 0.1 * gradient_of(losses.entropy(logits).mean(), net)
     assert torch.allclose(adapter(images()), logits)
@@ -52,7 +52,7 @@ def test_eta_uses_reliable_samples_with_their_weights_and_remembers_them():
     reliable = entropy < margin
     assert 0 < reliable.sum() < 16  # else this test shows nothing
     loss = (torch.exp(margin - entropy[reliable].detach()) * entropy[reliable]).mean()
-    adapter = holdfast.adapt(net, methods.ETA(entropy_margin=0.02, similarity_margin=0.4), optimizer=SGD)
+    adapter = tidefast.adapt(net, methods.ETA(entropy_margin=0.02, similarity_margin=0.4), optimizer=SGD)
     adapter(batch)
     assert adapter.last.selected == reliable.sum()
     assert adapter.last.loss == pytest.approx(loss.item())
@@ -62,7 +62,7 @@ def test_eta_uses_reliable_samples_with_their_weights_and_remembers_them():
 
 def test_eta_drops_samples_like_those_it_remembers():
     first, second = recorded.stream(TRAINED)[:2]
-    adapter = holdfast.adapt(recorded.network(TRAINED), methods.ETA(similarity_margin=0.4), optimizer=SGD)
+    adapter = tidefast.adapt(recorded.network(TRAINED), methods.ETA(similarity_margin=0.4), optimizer=SGD)
     adapter(first)
     memory = adapter._states["method"].tensor("memory").clone()
     logits = adapter.predict(second)
@@ -78,7 +78,7 @@ def test_eta_drops_samples_like_those_it_remembers():
 
 def test_eta_without_a_usable_sample_does_nothing_at_all_not_even_by_momentum():
     momentum = functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9)
-    adapter = holdfast.adapt(recorded.network(TRAINED), methods.ETA(similarity_margin=2.0), optimizer=momentum)
+    adapter = tidefast.adapt(recorded.network(TRAINED), methods.ETA(similarity_margin=2.0), optimizer=momentum)
     adapter(recorded.stream(TRAINED)[0])
     assert adapter.optimizer.state
     values, memory = adapter.network.arena.values.clone(), adapter._states["method"].tensor("memory")
@@ -104,18 +104,18 @@ def test_eata_fisher_is_the_mean_square_of_batch_gradients_to_the_models_own_lab
     for batch in batches:
         logits = net(batch)
         squares.append(gradient_of(nn.functional.cross_entropy(logits, logits.argmax(1)), net) ** 2)
-    prepared = holdfast.prepare(net, "eata", [(batch, None) for batch in batches])
+    prepared = tidefast.prepare(net, "eata", [(batch, None) for batch in batches])
     assert torch.allclose(prepared.tensors["fisher"], sum(squares) / 2)
 
 
 def test_eata_takes_no_more_source_images_than_asked():
     net = network()
-    few = holdfast.prepare(net, methods.EATA(source_samples=16), [images(1), images(2)])
-    assert torch.allclose(few.tensors["fisher"], holdfast.prepare(net, "eata", [images(1)]).tensors["fisher"])
+    few = tidefast.prepare(net, methods.EATA(source_samples=16), [images(1), images(2)])
+    assert torch.allclose(few.tensors["fisher"], tidefast.prepare(net, "eata", [images(1)]).tensors["fisher"])
 
 
 def test_eata_adds_the_pull_to_the_source():
-    make = functools.partial(holdfast.adapt, optimizer=SGD)
+    make = functools.partial(tidefast.adapt, optimizer=SGD)
     margins = {"entropy_margin": 1.1, "similarity_margin": 2.0}
     eta = make(network(), methods.ETA(**margins))
     eata = make(network(), methods.EATA(**margins, fisher_weight=3.0), source=images(9))
@@ -128,16 +128,16 @@ def test_eata_adds_the_pull_to_the_source():
 
 
 def test_eata_without_weight_needs_no_source_and_is_eta():
-    eta, eata = holdfast.adapt(network(), "eta"), holdfast.adapt(network(), methods.EATA(fisher_weight=0.0))
+    eta, eata = tidefast.adapt(network(), "eta"), tidefast.adapt(network(), methods.EATA(fisher_weight=0.0))
     for seed in range(3):
         assert torch.equal(eta(images(seed)), eata(images(seed)))
 
 
 def test_sar_takes_the_gradient_at_the_worst_point_nearby():
     net = network()
-    adapter = holdfast.adapt(net, methods.SAR(entropy_margin=1.1, rho=0.05, reset_constant=0.0), optimizer=SGD)
+    adapter = tidefast.adapt(net, methods.SAR(entropy_margin=1.1, rho=0.05, reset_constant=0.0), optimizer=SGD)
     first = gradient_of(losses.entropy(net(images())).mean(), net)
-    probe = holdfast.adapt(net, "tent").network
+    probe = tidefast.adapt(net, "tent").network
     probe.arena.assign(probe.arena.source + 0.05 * first / first.norm())
     losses.entropy(probe(images())).mean().backward()
     adapter(images())
@@ -146,7 +146,7 @@ def test_sar_takes_the_gradient_at_the_worst_point_nearby():
 
 @pytest.mark.parametrize("keep", [True, False])
 def test_sar_recovers_when_too_certain_and_its_momentum_stays_or_goes(keep):
-    adapter = holdfast.adapt(network(), methods.SAR(entropy_margin=1.1, reset_constant=5.0, keep_momentum=keep))
+    adapter = tidefast.adapt(network(), methods.SAR(entropy_margin=1.1, reset_constant=5.0, keep_momentum=keep))
     adapter(images())
     assert adapter.last.reset_fraction == 1.0
     assert torch.equal(adapter.network.arena.values, adapter.network.arena.source)
@@ -156,7 +156,7 @@ def test_sar_recovers_when_too_certain_and_its_momentum_stays_or_goes(keep):
 
 def test_roid_pulls_to_the_source_after_each_step():
     free, tied = (
-        holdfast.adapt(network(), methods.ROID(source_momentum=m, consistency=False), optimizer=SGD) for m in (1.0, 0.9)
+        tidefast.adapt(network(), methods.ROID(source_momentum=m, consistency=False), optimizer=SGD) for m in (1.0, 0.9)
     )
     free(images())
     tied(images())
@@ -174,7 +174,7 @@ def test_roid_weighs_certain_and_diverse_samples():
     clipped = probabilities.clamp(max=0.99)
     ratio = -(clipped * torch.log(clipped / (1 - clipped) + 1e-5)).sum(1)
     expected = (torch.exp(3 * diversity * certainty) * ratio)[kept].sum() / 16
-    adapter = holdfast.adapt(network(), methods.ROID(consistency=False))
+    adapter = tidefast.adapt(network(), methods.ROID(consistency=False))
     adapter(images())
     assert adapter.last.loss == pytest.approx(expected.item())
     assert adapter.last.selected == kept.sum()
@@ -183,7 +183,7 @@ def test_roid_weighs_certain_and_diverse_samples():
 @pytest.mark.parametrize("method", ["roid", "cmf"])
 @pytest.mark.parametrize("batch", [images(count=1), images(count=1).expand(4, -1, -1, -1)], ids=["one", "identical"])
 def test_roid_and_cmf_stay_finite_where_the_published_code_divides_by_zero(method, batch):
-    adapter = holdfast.adapt(network(), method, window=1)
+    adapter = tidefast.adapt(network(), method, window=1)
     assert torch.isfinite(adapter(batch)).all()
     assert adapter.last.skipped is None
     assert adapter.network.arena.is_finite()
@@ -197,7 +197,7 @@ def test_prior_correction_multiplies_by_the_smoothed_share_of_each_class():
 
 
 def test_the_losses_of_roid_divide_by_the_configured_batch_size():
-    first, second = (holdfast.adapt(network(), methods.ROID(batch_size=size)) for size in (None, 64))
+    first, second = (tidefast.adapt(network(), methods.ROID(batch_size=size)) for size in (None, 64))
     first(images())
     second(images())
     assert first.last.loss == pytest.approx(4 * second.last.loss)
@@ -205,7 +205,7 @@ def test_the_losses_of_roid_divide_by_the_configured_batch_size():
 
 def test_the_default_augmentation_repeats_with_the_seed_and_differs_between_steps():
     def run(seed):
-        adapter = holdfast.adapt(network(), "roid", seed=seed)
+        adapter = tidefast.adapt(network(), "roid", seed=seed)
         return [adapter(images()) for _ in range(2)][1], adapter.network.arena.values.clone()
 
     assert torch.equal(run(3)[0], run(3)[0])
@@ -215,16 +215,16 @@ def test_the_default_augmentation_repeats_with_the_seed_and_differs_between_step
 @pytest.mark.parametrize(("size", "gain"), [(53_120, 0.928), (38_400, 0.940), (17_952, 0.961)])
 def test_cmf_filter_settles_at_the_published_gain(size, gain):
     net = nn.Sequential(nn.Linear(4, size // 2), nn.LayerNorm(size // 2), nn.Linear(size // 2, 3))
-    adapter = holdfast.adapt(net, methods.CMF(consistency=False))
+    adapter = tidefast.adapt(net, methods.CMF(consistency=False))
     for _ in range(400):
-        adapter.method.after_step(holdfast.methods.Step(1, None, None, adapter.network, {}, 0), adapter_state(adapter))
+        adapter.method.after_step(tidefast.methods.Step(1, None, None, adapter.network, {}, 0), adapter_state(adapter))
     variance = adapter_state(adapter).number("variance")
     noise = 0.005 * size / 38_400
     predicted = 0.99**2 * variance + noise
     assert (1 - noise) / (predicted + 1 - noise) == pytest.approx(gain, abs=5e-4)
 
 
-def adapter_state(adapter: holdfast.Adapter):
+def adapter_state(adapter: tidefast.Adapter):
     if adapter.num_classes is None:
         adapter._bind(3)
     return adapter._states["method"]
@@ -232,7 +232,7 @@ def adapter_state(adapter: holdfast.Adapter):
 
 def test_cmf_reset_restores_the_filter_or_keeps_its_variance_as_published():
     for flag in (True, False):
-        adapter = holdfast.adapt(network(), methods.CMF(reset_variance=flag), reset=resets.Periodic(every=2))
+        adapter = tidefast.adapt(network(), methods.CMF(reset_variance=flag), reset=resets.Periodic(every=2))
         adapter(images())
         adapter(images(1))
         state = adapter._states["method"]
@@ -284,6 +284,6 @@ def test_an_augmentation_that_takes_a_generator_is_given_one():
         seen.append(generator)
         return batch + 0.01 * torch.randn(batch.shape, generator=generator)
 
-    adapter = holdfast.adapt(network(), methods.ROID(augment=noise))
+    adapter = tidefast.adapt(network(), methods.ROID(augment=noise))
     adapter(images())
     assert isinstance(seen[0], torch.Generator)

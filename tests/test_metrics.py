@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import bench
-from holdfast.bench import metrics
+from tidefast import bench
+from tidefast.bench import metrics
 
 
 def test_accuracy_counts_images_not_batches():

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-import holdfast.datasets
-from holdfast import models
-from holdfast.datasets import ImageSet
-from holdfast.errors import UnknownNameError
-from holdfast.models.bundled import Bundled
+import tidefast.datasets
+from tidefast import models
+from tidefast.datasets import ImageSet
+from tidefast.errors import UnknownNameError
+from tidefast.models.bundled import Bundled
 
 ROOT = Path(__file__).parents[1]
 CARD = (ROOT / "docs" / "bundled.md").read_text()
@@ -42,7 +42,7 @@ def card_row(name: str, title: str) -> str:
 
 @pytest.fixture(scope="module")
 def subset() -> ImageSet:
-    return holdfast.datasets.bundled()
+    return tidefast.datasets.bundled()
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,7 @@ def test_the_code_on_the_card_runs_as_written() -> None:
 
 
 def test_everything_bundled_fits_eight_megabytes() -> None:
-    images = Path(holdfast.datasets.__file__).with_name("bundled_cifar10.xz")
+    images = Path(tidefast.datasets.__file__).with_name("bundled_cifar10.xz")
     assert sum(path.stat().st_size for path in (images, *map(file_of, NAMES))) < 8_000_000
 
 

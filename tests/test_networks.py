@@ -8,17 +8,17 @@ import pytest
 import torch
 from torch import nn
 
-import holdfast
-from holdfast.network import Network
-from holdfast.normalization import affine_names
-from holdfast.testing import small_network
+import tidefast
+from tidefast.network import Network
+from tidefast.normalization import affine_names
+from tidefast.testing import small_network
 
 IMAGES = torch.rand(8, 3, 16, 16, generator=torch.Generator().manual_seed(0))
 
 
 def adapted_logits(model: nn.Module, steps: int = 3, images: torch.Tensor = IMAGES, **options) -> torch.Tensor:
     options = {"optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0.1), **options}
-    adapter = holdfast.adapt(model, "tent", reset="asr", **options)
+    adapter = tidefast.adapt(model, "tent", reset="asr", **options)
     return torch.stack([adapter(images) for _ in range(steps)])
 
 
@@ -63,7 +63,7 @@ def test_a_model_that_loses_rows_is_refused():
 
 def test_frozen_weights_are_shared_and_adapted_ones_are_not():
     model = seeded()
-    adapter = holdfast.adapt(model, "tent")
+    adapter = tidefast.adapt(model, "tent")
     shared = {
         name
         for name, parameter in adapter.model.named_parameters()
@@ -75,7 +75,7 @@ def test_frozen_weights_are_shared_and_adapted_ones_are_not():
 def test_a_compiled_model_adapts_like_the_eager_one_and_stays_compiled():
     eager = adapted_logits(seeded())
     compiled = torch.compile(seeded(), backend="aot_eager")
-    adapter = holdfast.adapt(compiled, "tent")
+    adapter = tidefast.adapt(compiled, "tent")
     assert type(adapter.model) is type(compiled)
     assert torch.allclose(adapted_logits(compiled), eager, atol=1e-5)
 
@@ -144,8 +144,8 @@ def test_torchvision_networks_have_the_published_number_of_adapted_parameters(to
 
 
 def test_sar_leaves_the_last_layers_of_published_networks_alone(torchvision, timm):
-    from holdfast.methods import SAR
-    from holdfast.normalization import Statistics
+    from tidefast.methods import SAR
+    from tidefast.normalization import Statistics
 
     def adapted(model: nn.Module) -> list[str]:
         return list(SAR().configure(model, Statistics(model)))

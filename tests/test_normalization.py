@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-import holdfast
-from holdfast import methods
-from holdfast.normalization import affine_names
+import tidefast
+from tidefast import methods
+from tidefast.normalization import affine_names
 
 
 class HandMadeNorm(nn.Module):
@@ -31,7 +31,7 @@ SPATIAL = {
 @pytest.mark.parametrize("norm", FLAT, ids=lambda norm: type(norm).__name__)
 def test_layers_of_vectors_adapt(norm):
     torch.manual_seed(0)
-    adapter = holdfast.adapt(nn.Sequential(nn.Linear(6, 4), norm, nn.Linear(4, 3)), "tent")
+    adapter = tidefast.adapt(nn.Sequential(nn.Linear(6, 4), norm, nn.Linear(4, 3)), "tent")
     adapter(torch.rand(8, 6))
     assert not torch.equal(adapter.network.arena.values, adapter.network.arena.source)
 
@@ -49,7 +49,7 @@ def test_layers_of_maps_adapt_and_running_statistics_stay(dimensions, norm):
     shape = (8, 3, *[6] * dimensions)
     model.eval()(torch.rand(shape))
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    adapter = holdfast.adapt(model, "tent")
+    adapter = tidefast.adapt(model, "tent")
     adapter(torch.rand(shape))
     assert not torch.equal(adapter.network.arena.values, adapter.network.arena.source)
     assert all(torch.equal(before[name], buffer) for name, buffer in model.named_buffers())
@@ -60,14 +60,14 @@ def test_layers_without_scale_and_shift_still_use_batch_statistics():
     assert affine_names(model) == ["1.weight", "1.bias"]
     images = 5 + torch.rand(8, 4)
     expected = model.train()(images)
-    assert torch.allclose(holdfast.adapt(model, "tent")(images), expected, atol=1e-6)
+    assert torch.allclose(tidefast.adapt(model, "tent")(images), expected, atol=1e-6)
 
 
 def test_a_network_without_normalisation_is_refused_except_by_methods_that_need_none():
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
     with pytest.raises(ValueError, match=r"ETA adapts .* has none .* \(its layers: Linear, ReLU\).*'source'"):
-        holdfast.adapt(model, "eta")
-    assert torch.equal(holdfast.adapt(model, "source")(torch.ones(2, 4)), model(torch.ones(2, 4)))
+        tidefast.adapt(model, "eta")
+    assert torch.equal(tidefast.adapt(model, "source")(torch.ones(2, 4)), model(torch.ones(2, 4)))
 
 
 def conv_bn() -> nn.Module:
@@ -79,8 +79,8 @@ def conv_bn() -> nn.Module:
 
 def test_source_and_batch_statistics_are_those_of_eval_and_train_mode():
     model, images = conv_bn(), 2 * torch.rand(8, 3, 6, 6)
-    assert torch.equal(holdfast.adapt(model, "source")(images), model(images))
-    assert torch.allclose(holdfast.adapt(model, "batchnorm")(images), conv_bn().train()(images), atol=1e-6)
+    assert torch.equal(tidefast.adapt(model, "source")(images), model(images))
+    assert torch.allclose(tidefast.adapt(model, "batchnorm")(images), conv_bn().train()(images), atol=1e-6)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
@@ -92,7 +92,7 @@ def test_alpha_mixes_source_and_unbiased_batch_statistics(alpha):
     variance = (1 - alpha) * norm.running_var + alpha * features.var((0, 2, 3), correction=1)
     scale = norm.weight / (variance + norm.eps).sqrt()
     normal = (features - mean[:, None, None]) * scale[:, None, None] + norm.bias[:, None, None]
-    adapter = holdfast.adapt(model, methods.AlphaBatchNorm(alpha=alpha))
+    adapter = tidefast.adapt(model, methods.AlphaBatchNorm(alpha=alpha))
     assert torch.allclose(adapter(images), model[3](normal.flatten(1)), atol=1e-5)
     assert torch.allclose(adapter(images), adapter(images))  # nothing is carried over
 
@@ -100,4 +100,4 @@ def test_alpha_mixes_source_and_unbiased_batch_statistics(alpha):
 def test_alpha_works_on_single_images_of_one_pixel():
     model = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3)).eval()
     image = torch.rand(1, 4)
-    assert torch.equal(holdfast.adapt(model, "alphabatchnorm")(image), model(image))
+    assert torch.equal(tidefast.adapt(model, "alphabatchnorm")(image), model(image))

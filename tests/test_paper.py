@@ -10,9 +10,9 @@ import json
 import numpy as np
 import pytest
 
-from holdfast.commands import paper as command
-from holdfast.errors import UnknownNameError
-from holdfast.report import formats, paper
+from tidefast.commands import paper as command
+from tidefast.errors import UnknownNameError
+from tidefast.report import formats, paper
 
 NUMBERS = range(1, 38)
 

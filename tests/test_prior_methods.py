@@ -12,11 +12,11 @@ from torch import nn
 from torch.nn import functional
 from torch.optim.swa_utils import SWALR
 
-import holdfast
-from holdfast import methods
-from holdfast.methods.petal import quantile
-from holdfast.methods.vida import Adapters, Allotment, insert_adapters
-from holdfast.testing import small_network
+import tidefast
+from tidefast import methods
+from tidefast.methods.petal import quantile
+from tidefast.methods.vida import Adapters, Allotment, insert_adapters
+from tidefast.testing import small_network
 
 SGD = functools.partial(torch.optim.SGD, lr=0.05, momentum=0.9)
 NESTEROV = functools.partial(torch.optim.SGD, lr=0.05, momentum=0.9, nesterov=True)
@@ -30,9 +30,9 @@ def network(norm: str = "batch") -> nn.Module:
     return small_network(norm).eval()
 
 
-def adapter(method: methods.Method, norm: str = "batch", *, optimizer=SGD, **options) -> holdfast.Adapter:
+def adapter(method: methods.Method, norm: str = "batch", *, optimizer=SGD, **options) -> tidefast.Adapter:
     source = SOURCE if method.needs_source else None
-    return holdfast.adapt(network(norm), method, optimizer=optimizer, source=source, **options)
+    return tidefast.adapt(network(norm), method, optimizer=optimizer, source=source, **options)
 
 
 def with_batch_statistics(model: nn.Module) -> nn.Module:
@@ -48,11 +48,11 @@ def symmetric(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return 0.5 * one - 0.5 * (logits.softmax(1) * target.log_softmax(1)).sum(1).mean()
 
 
-class Half(holdfast.resets.Never):
+class Half(tidefast.resets.Never):
     """Resets the deeper half after every step."""
 
     def observe(self, step, state):
-        return holdfast.resets.base.Verdict(fraction=0.5, cut=step.network.arena.cut(0.5))
+        return tidefast.resets.base.Verdict(fraction=0.5, cut=step.network.arena.cut(0.5))
 
 
 # -- PETAL -----------------------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ def test_swag_as_written_out_by_hand(settings, snapshots_at):
 
 def test_petal_steps_as_written_out_by_hand():
     method = methods.PETAL(confidence=0.0, restore=0.3, prior_weight=1e-3, teacher_momentum=0.9)
-    adapted = holdfast.adapt(network().double(), method, optimizer=SGD, source=SOURCE)
+    adapted = tidefast.adapt(network().double(), method, optimizer=SGD, source=SOURCE)
     start, variance = adapted.constants["start"], adapted.constants["prior_variance"]
     student, teacher = (with_batch_statistics(network().double()) for _ in range(2))
     for model in (student, teacher):
@@ -161,7 +161,7 @@ def test_nothing_returns_where_more_gradients_are_zero_than_may_return():
     with torch.no_grad():
         model.head.weight.zero_()  # no gradient passes it
     frozen = functools.partial(torch.optim.SGD, lr=0.0)
-    adapted = holdfast.adapt(model, methods.PETAL(restore=0.5, prior_weight=0.0), optimizer=frozen)
+    adapted = tidefast.adapt(model, methods.PETAL(restore=0.5, prior_weight=0.0), optimizer=frozen)
     arena = adapted.network.arena
     moved = {span.name: slice(span.start, span.stop) for span in arena.tensors}["embed.weight"]
     arena.values[moved].add_(1.0)
@@ -171,7 +171,7 @@ def test_nothing_returns_where_more_gradients_are_zero_than_may_return():
 
 
 def test_a_policys_gradient_has_no_say_in_what_returns():
-    class Pull(holdfast.resets.Never):
+    class Pull(tidefast.resets.Never):
         def adjust_gradient(self, step, state):
             step.network.arena.gradients.add_(1.0)
 
@@ -208,9 +208,9 @@ def test_the_published_settings_of_petal():
 @pytest.mark.parametrize("method", [methods.PETAL(), methods.ViDA(warmup_steps=2)], ids=["petal", "vida"])
 def test_labels_are_needed_and_asked_for(method):
     with pytest.raises(ValueError, match="needs labelled source"):
-        holdfast.adapt(network(), method)
+        tidefast.adapt(network(), method)
     with pytest.raises(ValueError, match="needs labelled source data: source= must yield"):
-        holdfast.adapt(network(), method, source=IMAGES[0])
+        tidefast.adapt(network(), method, source=IMAGES[0])
 
 
 @pytest.mark.parametrize(
@@ -307,7 +307,7 @@ def loud() -> nn.Module:
 def test_vida_steps_as_written_out_by_hand_with_two_groups(factory):
     """Three steps: uncertainty over views, scales, student, two learning rates, two paces of the teacher."""
     settings = {"uncertainty": 0.16, "adapter_rate": 0.25, "adapter_momentum": 0.6, "teacher_momentum": 0.9}
-    adapted = holdfast.adapt(loud(), methods.ViDA(**QUIET, **settings), optimizer=factory, num_classes=10)
+    adapted = tidefast.adapt(loud(), methods.ViDA(**QUIET, **settings), optimizer=factory, num_classes=10)
     inserted = [module for module in adapted.network.module.modules() if isinstance(module, Adapters)]
     nets = []
     for _ in range(2):
@@ -467,7 +467,7 @@ def test_adapters_go_to_attention_then_to_convolutions_then_to_linear_layers():
     computed = nn.Sequential(nn.Linear(4, 4), nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)), nn.Linear(4, 2))
     assert adapted_layers(computed) == ["0.weight"]
     with pytest.raises(ValueError, match="this network has none"):
-        holdfast.adapt(nn.Sequential(nn.Flatten(), nn.Linear(12, 2)), methods.ViDA(warmup_steps=0))
+        tidefast.adapt(nn.Sequential(nn.Flatten(), nn.Linear(12, 2)), methods.ViDA(warmup_steps=0))
 
 
 class Fused(nn.Module):
@@ -486,7 +486,7 @@ class Fused(nn.Module):
 def test_fused_attention_has_adapters_too():
     torch.manual_seed(0)
     model = Fused()
-    adapted = holdfast.adapt(model, methods.ViDA(**QUIET), optimizer=SGD)
+    adapted = tidefast.adapt(model, methods.ViDA(**QUIET), optimizer=SGD)
     arena = adapted.network.arena
     owners = [span.name.rpartition(".")[0] for span in arena.tensors]
     kinds = list(dict.fromkeys(owner for owner in owners if owner.endswith(".0")))
@@ -505,7 +505,7 @@ def test_fused_attention_has_adapters_too():
 def test_a_compiled_model_takes_adapters():
     eager = adapter(methods.ViDA(**QUIET))
     compiled = torch.compile(network(), backend="eager")
-    other = holdfast.adapt(compiled, methods.ViDA(**QUIET), optimizer=SGD)
+    other = tidefast.adapt(compiled, methods.ViDA(**QUIET), optimizer=SGD)
     for images in IMAGES[:2]:
         torch.testing.assert_close(other(images), eager(images), rtol=1e-3, atol=1e-4)
 
@@ -518,7 +518,7 @@ def test_the_published_settings_of_vida():
     assert 5e-7 * vida.adapter_rate == pytest.approx(2e-7)
     assert 1e-4 * ten.adapter_rate == pytest.approx(1e-5)
     assert 3e-4 * hundred.adapter_rate == pytest.approx(1e-6)
-    optimizer = holdfast.adapt(network(), methods.ViDA(warmup_steps=0)).optimizer
+    optimizer = tidefast.adapt(network(), methods.ViDA(warmup_steps=0)).optimizer
     assert (type(optimizer), optimizer.param_groups[0]["lr"]) == (torch.optim.SGD, 5e-7)
     assert optimizer.param_groups[0]["nesterov"]
 

@@ -18,8 +18,8 @@ pytest.importorskip("httpx", reason="left out: httpx is not installed")
 
 import serving
 
-from holdfast.commands import serve as command
-from holdfast.serve import alarms, http
+from tidefast.commands import serve as command
+from tidefast.serve import alarms, http
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "production.md").read_text()
@@ -85,4 +85,4 @@ def test_it_names_every_option_reason_alarm_and_metric(service):
     with service.client() as client:
         types = re.findall(r"# TYPE (\w+) (\w+)", client.get("/metrics").text)
     metrics = {name for name, _ in types}
-    assert metrics == set(re.findall(r"`(holdfast_\w+)`", PAGE.partition("## Metrics")[2].partition("The 200")[0]))
+    assert metrics == set(re.findall(r"`(tidefast_\w+)`", PAGE.partition("## Metrics")[2].partition("The 200")[0]))

@@ -15,15 +15,15 @@ import torch
 from PIL import Image
 from torch import nn
 
-import holdfast
-from holdfast import cli, corruptions, datasets, models, resets
-from holdfast.datasets import D109_INDICES, DatasetError, ImageFolder, ImageSet, bundled, draw_subset
-from holdfast.datasets.choice import digest, read_ids
-from holdfast.datasets.d109 import CLASSES, DOMAINS
-from holdfast.models.selection import select_classes
-from holdfast.record import History
-from holdfast.streams import Dirichlet, Domain, Runs, Seekable, Segments, Span, Stream, Tour, hold, make, registry
-from holdfast.streams.protocols.cin_c import ORDERS
+import tidefast
+from tidefast import cli, corruptions, datasets, models, resets
+from tidefast.datasets import D109_INDICES, DatasetError, ImageFolder, ImageSet, bundled, draw_subset
+from tidefast.datasets.choice import digest, read_ids
+from tidefast.datasets.d109 import CLASSES, DOMAINS
+from tidefast.models.selection import select_classes
+from tidefast.record import History
+from tidefast.streams import Dirichlet, Domain, Runs, Seekable, Segments, Span, Stream, Tour, hold, make, registry
+from tidefast.streams.protocols.cin_c import ORDERS
 
 BUNDLED = bundled()
 FULL = (
@@ -410,7 +410,7 @@ def test_a_network_of_a_thousand_classes_answers_with_the_selected_ones_in_their
 
 
 def test_an_adapter_adapts_a_network_with_selected_classes():
-    adapter = holdfast.adapt(select_classes(models.load("bundled-resnet"), [7, 1, 4]), "eta", reset="asr")
+    adapter = tidefast.adapt(select_classes(models.load("bundled-resnet"), [7, 1, 4]), "eta", reset="asr")
     batch = make("clean", BUNDLED)[0]
     assert adapter(batch.images).shape == (64, 3)
     assert adapter.num_classes == 3
@@ -596,7 +596,7 @@ def test_a_tour_refuses_what_does_not_fit():
 
 def run(stream: Seekable, **options: object) -> History:
     history = History()
-    adapter = holdfast.adapt(
+    adapter = tidefast.adapt(
         models.load("bundled-resnet"), "eta", reset=resets.ASR(alpha0=0.999), callbacks=[history], **options
     )
     for batch in stream:

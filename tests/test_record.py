@@ -6,8 +6,8 @@ import json
 
 import torch
 
-import holdfast
-from holdfast.testing import small_network
+import tidefast
+from tidefast.testing import small_network
 
 
 def test_callbacks_see_every_adapting_call_after_it_is_done(tmp_path):
@@ -16,8 +16,8 @@ def test_callbacks_see_every_adapting_call_after_it_is_done(tmp_path):
     def look(adapter, record):
         seen.append((adapter.step, record is adapter.last))
 
-    lines = holdfast.JsonLines(tmp_path / "log.jsonl")
-    adapter = holdfast.adapt(small_network(), "tent", reset="asr", callbacks=[look, lines])
+    lines = tidefast.JsonLines(tmp_path / "log.jsonl")
+    adapter = tidefast.adapt(small_network(), "tent", reset="asr", callbacks=[look, lines])
     for _ in range(3):
         adapter(torch.rand(4, 3, 16, 16))
         adapter.predict(torch.rand(4, 3, 16, 16))
@@ -29,7 +29,7 @@ def test_callbacks_see_every_adapting_call_after_it_is_done(tmp_path):
 
 
 def test_fields_that_nobody_measures_are_none():
-    adapter = holdfast.adapt(small_network(), "tent")
+    adapter = tidefast.adapt(small_network(), "tent")
     adapter(torch.rand(4, 3, 16, 16))
     record = adapter.last
     assert (record.concentration, record.threshold, record.inconsistency, record.momentum) == (None,) * 4

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-import holdfast
-from holdfast import methods, resets
+import tidefast
+from tidefast import methods, resets
 from recorded import NETWORKS, TRACES, network, recorded, stream
 
 RUNS = sorted(path.stem for path in TRACES.glob("*.npz") if path.stem not in NETWORKS)
@@ -50,8 +50,8 @@ def optimizer(case: dict[str, Any]) -> Any:
 def test_replay_agrees(run: str, record_property):
     trace, name = recorded(run), "-".join(run.split("-")[:2])
     case = json.loads(str(trace["case"]))
-    adapter = holdfast.adapt(network(name), method(case), reset=policy(case), optimizer=optimizer(case), num_classes=10)
-    history = holdfast.History()
+    adapter = tidefast.adapt(network(name), method(case), reset=policy(case), optimizer=optimizer(case), num_classes=10)
+    history = tidefast.History()
     adapter.callbacks.append(history)
 
     logits = torch.stack([adapter(batch) for batch in stream(name)]).numpy()

@@ -9,17 +9,17 @@ from dataclasses import dataclass
 
 import pytest
 
-import holdfast
-from holdfast import methods
-from holdfast.registry import Registry
+import tidefast
+from tidefast import methods
+from tidefast.registry import Registry
 
 
 def test_names_are_listed_and_filtered():
     assert {"source", "batchnorm", "alphabatchnorm", "tent", "eta", "eata", "sar", "roid", "cmf"} <= set(
-        holdfast.list_methods()
+        tidefast.list_methods()
     )
-    assert holdfast.list_methods("e*ta") == ["eata", "eta"]
-    assert holdfast.list_resets() == ["asr", "confidence", "distribution", "never", "periodic"]
+    assert tidefast.list_methods("e*ta") == ["eata", "eta"]
+    assert tidefast.list_resets() == ["asr", "confidence", "distribution", "never", "periodic"]
 
 
 def test_names_ignore_case_and_know_aliases():
@@ -64,15 +64,15 @@ def test_a_variant_is_a_class_with_options_under_a_name_of_its_own():
             registry.variant(name, "line", width=4)
     with pytest.raises(ValueError, match="'line-thick' is taken by a variant of line"):
         registry.register("line-thick")(type("Other", (), {}))
-    with pytest.raises(holdfast.errors.UnknownNameError, match="unknown thing 'lime'; did you mean 'line'"):
+    with pytest.raises(tidefast.errors.UnknownNameError, match="unknown thing 'lime'; did you mean 'line'"):
         registry.variant("lime-green", "lime")
-    with pytest.raises(holdfast.errors.UnknownNameError, match="did you mean 'line-thick'"):
+    with pytest.raises(tidefast.errors.UnknownNameError, match="did you mean 'line-thick'"):
         registry.make("line-thik")
 
 
 PLUGIN = """
 from dataclasses import dataclass
-from holdfast.methods import Objective, Tent
+from tidefast.methods import Objective, Tent
 
 @dataclass(frozen=True)
 class Half(Tent):
@@ -89,19 +89,19 @@ def test_an_installed_package_plugs_in_by_entry_point_and_a_broken_one_only_warn
         metadata = tmp_path / f"{name}_plugin-1.0.dist-info"
         metadata.mkdir()
         (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}-plugin\nVersion: 1.0\n")
-        (metadata / "entry_points.txt").write_text(f"[holdfast.methods]\n{name} = {value}\n")
+        (metadata / "entry_points.txt").write_text(f"[tidefast.methods]\n{name} = {value}\n")
     script = textwrap.dedent(
         f"""
         import sys, warnings
         sys.path.insert(0, {str(tmp_path)!r})
-        import holdfast
-        from holdfast.testing import check_adapter
+        import tidefast
+        from tidefast.testing import check_adapter
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            assert "half" in holdfast.list_methods(), holdfast.list_methods()
+            assert "half" in tidefast.list_methods(), tidefast.list_methods()
         assert "plug-in 'broken'" in str(caught[0].message), str(caught[0].message)
-        check_adapter(lambda model: holdfast.adapt(model, "half", reset="asr"))
-        from holdfast.cli import main
+        check_adapter(lambda model: tidefast.adapt(model, "half", reset="asr"))
+        from tidefast.cli import main
         assert main(["list", "methods", "ha*"]) == 0
         """
     )

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import report
-from holdfast.report import axes, curves, heatmap, markup, png, standing
+from tidefast import report
+from tidefast.report import axes, curves, heatmap, markup, png, standing
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 

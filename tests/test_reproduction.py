@@ -13,20 +13,20 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import cli, streams
-from holdfast.bench import assembly
-from holdfast.bench.results import RESULT
-from holdfast.commands import bar, studies
-from holdfast.errors import UnknownNameError
-from holdfast.report import paper
-from holdfast.studies import launch, reproduction
-from holdfast.studies.reproduction import figures, layout, needs, settings
-from holdfast.studies.reproduction.claims import Agreement, Claim, agreement, judge
-from holdfast.studies.reproduction.estimate import Clock
-from holdfast.studies.reproduction.lines import lines
-from holdfast.studies.reproduction.quantity import Value
-from holdfast.studies.reproduction.stated import CLAIMS
-from holdfast.studies.setting import Full, Mini
+from tidefast import cli, streams
+from tidefast.bench import assembly
+from tidefast.bench.results import RESULT
+from tidefast.commands import bar, studies
+from tidefast.errors import UnknownNameError
+from tidefast.report import paper
+from tidefast.studies import launch, reproduction
+from tidefast.studies.reproduction import figures, layout, needs, settings
+from tidefast.studies.reproduction.claims import Agreement, Claim, agreement, judge
+from tidefast.studies.reproduction.estimate import Clock
+from tidefast.studies.reproduction.lines import lines
+from tidefast.studies.reproduction.quantity import Value
+from tidefast.studies.reproduction.stated import CLAIMS
+from tidefast.studies.setting import Full, Mini
 
 
 class Tiny(Mini):
@@ -143,7 +143,7 @@ def test_in_d109_is_run_with_its_classes_alone():
 def test_vit_tiny_is_a_network_of_its_own_at_the_full_scale(timm):
     import torch
 
-    from holdfast.bench.assembly import imported
+    from tidefast.bench.assembly import imported
 
     (name,) = {one.model.name for one in reproduction.plan(27, Full()).experiments}
     network = imported(name)(pretrained=False)

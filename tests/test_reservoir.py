@@ -13,16 +13,16 @@ import pytest
 import torch
 from torch import nn
 
-import holdfast
-from holdfast import corruptions, datasets, methods, models, resets
-from holdfast.clusters import Clusters, clustering_gradient
-from holdfast.errors import SnapshotError
-from holdfast.methods.reservoir import _average, _supported
-from holdfast.network import Network
-from holdfast.state import State
-from holdfast.step import Objective
-from holdfast.style import Moments, measure
-from holdfast.testing import CHECKS, check_adapter, small_network
+import tidefast
+from tidefast import corruptions, datasets, methods, models, resets
+from tidefast.clusters import Clusters, clustering_gradient
+from tidefast.errors import SnapshotError
+from tidefast.methods.reservoir import _average, _supported
+from tidefast.network import Network
+from tidefast.state import State
+from tidefast.step import Objective
+from tidefast.style import Moments, measure
+from tidefast.testing import CHECKS, check_adapter, small_network
 
 SGD = functools.partial(torch.optim.SGD, lr=0.05, momentum=0.9)
 ADAM = functools.partial(torch.optim.Adam, lr=0.01)
@@ -31,7 +31,7 @@ IMAGES = torch.rand(8, 8, 3, 16, 16, generator=RANDOM)
 SOURCE = torch.rand(48, 3, 16, 16, generator=RANDOM)
 DIM = 0.1 * IMAGES  # another style than IMAGES, in every channel
 TINT = IMAGES * torch.tensor([1.0, 0.2, 0.02]).view(3, 1, 1)
-BASES = [name for name in holdfast.list_methods() if _supported(methods.base.registry.get(name))]
+BASES = [name for name in tidefast.list_methods() if _supported(methods.base.registry.get(name))]
 FEW = {"source_styles": 20, "batch_size": 8}
 
 
@@ -45,16 +45,16 @@ def network(norm: str = "batch") -> nn.Module:
     return small_network(norm).eval()
 
 
-def adapter(base="tent", *, norm="batch", optimizer=SGD, reset=None, **settings) -> holdfast.Adapter:
-    method = holdfast.Reservoir(base, **{"style": pixels, **FEW, **settings})
-    return holdfast.adapt(network(norm), method, optimizer=optimizer, reset=reset, source=SOURCE, num_classes=10)
+def adapter(base="tent", *, norm="batch", optimizer=SGD, reset=None, **settings) -> tidefast.Adapter:
+    method = tidefast.Reservoir(base, **{"style": pixels, **FEW, **settings})
+    return tidefast.adapt(network(norm), method, optimizer=optimizer, reset=reset, source=SOURCE, num_classes=10)
 
 
-def state_of(adapted: holdfast.Adapter) -> State:
+def state_of(adapted: tidefast.Adapter) -> State:
     return adapted._states["method"]
 
 
-def everything(adapted: holdfast.Adapter, path) -> bytes:
+def everything(adapted: tidefast.Adapter, path) -> bytes:
     adapted.save(path / "everything")
     return (path / "everything").read_bytes()
 
@@ -65,7 +65,7 @@ def everything(adapted: holdfast.Adapter, path) -> bytes:
 @pytest.mark.parametrize("base", BASES)
 def test_a_reservoir_of_one_is_the_base_method(base):
     chosen = methods.base.registry.get(base)(**({"similarity_margin": 2.0} if base in ("eta", "eata") else {}))
-    alone = holdfast.adapt(network(), chosen, optimizer=SGD, source=SOURCE if chosen.needs_source else None)
+    alone = tidefast.adapt(network(), chosen, optimizer=SGD, source=SOURCE if chosen.needs_source else None)
     held = adapter(chosen, models=1)
     for images in [*IMAGES[:3], *DIM[:2]]:
         assert torch.equal(held(images), alone(images))
@@ -196,7 +196,7 @@ def test_two_corruptions_of_real_images_get_entries_of_their_own():
         images = images if name is None else corruptions.corrupt(images, name, 5, seed=0, scale="cifar")
         return torch.from_numpy(images.copy()).permute(0, 3, 1, 2).float() / 255
 
-    adapted = holdfast.adapt(models.load("bundled-resnet"), holdfast.Reservoir(), source=batch(source))
+    adapted = tidefast.adapt(models.load("bundled-resnet"), tidefast.Reservoir(), source=batch(source))
     visited = []
     for start in (0, 64, 128):
         for name in (None, "contrast", "gaussian_noise"):
@@ -370,9 +370,9 @@ def test_the_own_reset_of_a_base_method_is_kept_apart_for_each_entry():
 )
 def test_an_entry_for_every_batch_keeps_the_promises_of_adapters(base, norm, reset):
     def make():
-        method = holdfast.Reservoir(base, models=3, quantile=0.0, source_styles=10, batch_size=16)
+        method = tidefast.Reservoir(base, models=3, quantile=0.0, source_styles=10, batch_size=16)
         source = torch.rand(32, 3, 32, 32, generator=torch.Generator().manual_seed(2))
-        return holdfast.adapt(network(norm), method, reset=reset, optimizer=SGD, source=source, window=8)
+        return tidefast.adapt(network(norm), method, reset=reset, optimizer=SGD, source=source, window=8)
 
     assert check_adapter(make) == list(CHECKS)
     adapted = make()
@@ -490,10 +490,10 @@ def test_a_network_with_fewer_convolutions_or_none_has_a_style_too():
     assert measure(Network(network("layer")), IMAGES[0]).style().shape == (16,)
     flat = nn.Sequential(nn.Flatten(), nn.Linear(768, 8), nn.BatchNorm1d(8), nn.Linear(8, 10))
     torch.testing.assert_close(measure(Network(flat), IMAGES[0]).style(), Moments.of([IMAGES[0]]).style())
-    adapted = holdfast.adapt(flat, holdfast.Reservoir("tent", **FEW), source=SOURCE)
+    adapted = tidefast.adapt(flat, tidefast.Reservoir("tent", **FEW), source=SOURCE)
     assert adapted(IMAGES[0]).shape == (8, 10)
     table = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
-    assert holdfast.adapt(table, holdfast.Reservoir(**FEW), source=torch.rand(30, 4))(torch.rand(8, 4)).shape == (8, 3)
+    assert tidefast.adapt(table, tidefast.Reservoir(**FEW), source=torch.rand(30, 4))(torch.rand(8, 4)).shape == (8, 3)
 
 
 def test_the_style_is_measured_once_in_a_call():
@@ -534,7 +534,7 @@ def test_vgg19_gives_the_outputs_of_its_second_to_fourth_convolution(monkeypatch
     with pytest.raises(OSError, match="style='model'"):
         adapter(style="vgg19")
     monkeypatch.setitem(sys.modules, "torchvision.models", None)
-    with pytest.raises(ImportError, match=r"holdfast\[vision\]"):
+    with pytest.raises(ImportError, match=r"tidefast\[vision\]"):
         adapter(style="vgg19")
 
 
@@ -542,47 +542,47 @@ def test_vgg19_gives_the_outputs_of_its_second_to_fourth_convolution(monkeypatch
 
 
 def test_the_base_is_a_name_an_object_or_a_mapping():
-    ours = holdfast.Reservoir({"name": "eta", "similarity_margin": 0.4})
+    ours = tidefast.Reservoir({"name": "eta", "similarity_margin": 0.4})
     assert ours == methods.Reservoir(methods.ETA(similarity_margin=0.4))
-    assert holdfast.Reservoir({"name": "sar", "skip": ["layer4"]}).base == methods.SAR(skip=("layer4",))
-    assert holdfast.Reservoir("roid").base == methods.ROID()
+    assert tidefast.Reservoir({"name": "sar", "skip": ["layer4"]}).base == methods.SAR(skip=("layer4",))
+    assert tidefast.Reservoir("roid").base == methods.ROID()
     assert methods.base.registry.get("reservoir")().base == methods.ETA()
-    assert holdfast.Reservoir.for_cifar("roid").batch_size == 200
+    assert tidefast.Reservoir.for_cifar("roid").batch_size == 200
     assert {"tent", "eta", "eata", "sar", "roid", "cmf", "rpl", "deyo", "law", "palm"} <= set(BASES)
-    published = holdfast.Reservoir()
+    published = tidefast.Reservoir()
     assert (published.models, published.buffer, published.quantile, published.rate) == (16, 1024, 0.999, 1e-4)
     assert (published.source_images, published.source_styles, published.batch_size) == (2000, 1000, 64)
 
 
-@pytest.mark.parametrize("base", ["cotta", "source", "batchnorm", "lame", holdfast.Reservoir("tent")])
+@pytest.mark.parametrize("base", ["cotta", "source", "batchnorm", "lame", tidefast.Reservoir("tent")])
 def test_a_base_that_is_more_than_adapted_parameters_is_refused(base):
     with pytest.raises(ValueError, match=r"methods that it can hold: .*eata, eta.*roid"):
-        holdfast.Reservoir(base)
+        tidefast.Reservoir(base)
 
 
 def test_what_cannot_be_is_said():
     with pytest.raises(ValueError, match="needs a name"):
-        holdfast.Reservoir({"similarity_margin": 0.4})
+        tidefast.Reservoir({"similarity_margin": 0.4})
     with pytest.raises(TypeError, match="base must be a method"):
-        holdfast.Reservoir(3)
+        tidefast.Reservoir(3)
     with pytest.raises(ValueError, match="style must be one of 'model', 'vgg19'"):
-        holdfast.Reservoir(style="resnet")
+        tidefast.Reservoir(style="resnet")
     with pytest.raises(ValueError, match="buffer must be a whole number of at least 16"):
-        holdfast.Reservoir(buffer=8)
+        tidefast.Reservoir(buffer=8)
     with pytest.raises(ValueError, match="Reservoir needs source images, unlabelled"):
-        holdfast.adapt(network(), holdfast.Reservoir())
-    assert "EATA" in holdfast.Reservoir("eata").needs_source
+        tidefast.adapt(network(), tidefast.Reservoir())
+    assert "EATA" in tidefast.Reservoir("eata").needs_source
     with pytest.raises(ValueError, match=r"feature maps \[batch, channels"):
         adapter(style=lambda images: [images.mean(0)])
 
 
 def test_a_preparation_is_saved_and_belongs_to_its_settings(tmp_path):
-    path, method = tmp_path / "prepared", holdfast.Reservoir("eata", source_styles=10, batch_size=16)
-    holdfast.prepare(network(), method, SOURCE).save(path)
-    adapted = holdfast.adapt(network(), method, source=path)
+    path, method = tmp_path / "prepared", tidefast.Reservoir("eata", source_styles=10, batch_size=16)
+    tidefast.prepare(network(), method, SOURCE).save(path)
+    adapted = tidefast.adapt(network(), method, source=path)
     assert sorted(adapted.constants) == ["fisher", "source_style", "style_threshold"]
-    assert torch.equal(adapted(IMAGES[0]), holdfast.adapt(network(), method, source=SOURCE)(IMAGES[0]))
-    other = holdfast.Reservoir(methods.EATA(source_samples=9), source_styles=10, batch_size=16)
-    for wrong in (other, holdfast.Reservoir("eata", source_styles=10, batch_size=16, style=pixels)):
+    assert torch.equal(adapted(IMAGES[0]), tidefast.adapt(network(), method, source=SOURCE)(IMAGES[0]))
+    other = tidefast.Reservoir(methods.EATA(source_samples=9), source_styles=10, batch_size=16)
+    for wrong in (other, tidefast.Reservoir("eata", source_styles=10, batch_size=16, style=pixels)):
         with pytest.raises(SnapshotError, match="other settings"):
-            holdfast.adapt(network(), wrong, source=path)
+            tidefast.adapt(network(), wrong, source=path)

@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import holdfast
+import tidefast
 import recorded
-from holdfast import losses, methods, resets
+from tidefast import losses, methods, resets
 from recorded import NETWORKS
 
 SGD = functools.partial(torch.optim.SGD, lr=0.02, momentum=0.9)
@@ -131,8 +131,8 @@ def test_asr_equals_the_papers_equations(name, switches):
     plain = PlainASR(recorded.network(name), **switches)
     settings = {"alpha0": 0.6, "lambda0": 50.0, "lambda_r": 1.0, **switches}
     policy = resets.ASR.paper(**settings) if len(switches) == 3 and "fisher" in switches else resets.ASR(**settings)
-    history = holdfast.History()
-    adapter = holdfast.adapt(recorded.network(name), "tent", reset=policy, optimizer=SGD, callbacks=[history])
+    history = tidefast.History()
+    adapter = tidefast.adapt(recorded.network(name), "tent", reset=policy, optimizer=SGD, callbacks=[history])
     for images in recorded.stream(name)[:80]:
         assert torch.allclose(adapter(images), plain(images), atol=1e-9)
     assert [record.reset_fraction for record in history] == pytest.approx(plain.fractions, abs=1e-9)
@@ -141,9 +141,9 @@ def test_asr_equals_the_papers_equations(name, switches):
 
 
 def test_the_three_parts_of_the_adjustment_are_recorded():
-    history = holdfast.History()
+    history = tidefast.History()
     policy = resets.ASR(alpha0=0.6, mu0=0.3, lambda0=4.0)
-    adapter = holdfast.adapt(network(), "tent", reset=policy, optimizer=SGD, callbacks=[history])
+    adapter = tidefast.adapt(network(), "tent", reset=policy, optimizer=SGD, callbacks=[history])
     for images in stream(30):
         adapter(images)
     records = list(history)
@@ -162,7 +162,7 @@ def test_the_three_parts_of_the_adjustment_are_recorded():
 
 
 def test_a_reset_clears_the_methods_memory_and_the_optimiser_but_not_the_recovered_knowledge():
-    adapter = holdfast.adapt(
+    adapter = tidefast.adapt(
         network(), methods.ETA(entropy_margin=1.1, similarity_margin=2.0), reset=resets.ASR(alpha0=0.999), optimizer=SGD
     )
     for images in stream(30):
@@ -179,7 +179,7 @@ def test_a_reset_clears_the_methods_memory_and_the_optimiser_but_not_the_recover
 
 
 def test_selective_resets_never_touch_the_source_that_a_full_reset_returns_to():
-    adapter = holdfast.adapt(network(), "tent", reset=resets.ASR(alpha0=0.999, lambda_r=0.0), optimizer=SGD)
+    adapter = tidefast.adapt(network(), "tent", reset=resets.ASR(alpha0=0.999, lambda_r=0.0), optimizer=SGD)
     before = adapter.network.arena.source.clone()
     kept = []
     for images in stream(30):
@@ -194,7 +194,7 @@ def test_selective_resets_never_touch_the_source_that_a_full_reset_returns_to():
 
 
 def test_the_released_semantics_move_roids_anchor_and_leave_the_live_parameters():
-    adapter = holdfast.adapt(
+    adapter = tidefast.adapt(
         network(), methods.ROID(consistency=False), reset=resets.ASR.reference(alpha0=0.999), optimizer=SGD
     )
     for images in stream(30):
@@ -210,7 +210,7 @@ def test_the_released_semantics_move_roids_anchor_and_leave_the_live_parameters(
 
 
 def test_a_method_without_an_anchor_is_reset_live_under_the_released_semantics():
-    adapter = holdfast.adapt(network(), "tent", reset=resets.ASR.reference(alpha0=0.999, r0=1.0), optimizer=SGD)
+    adapter = tidefast.adapt(network(), "tent", reset=resets.ASR.reference(alpha0=0.999, r0=1.0), optimizer=SGD)
     for images in stream(30):
         adapter(images)
         if adapter.last.reset_fraction:
@@ -231,15 +231,15 @@ def test_presets():
 
 
 def test_without_recovery_no_fisher_is_kept():
-    adapter = holdfast.adapt(network(), "tent", reset=resets.ASR(lambda0=0.0))
+    adapter = tidefast.adapt(network(), "tent", reset=resets.ASR(lambda0=0.0))
     adapter(stream(1)[0])
     assert set(adapter._states["reset"]) == {"threshold", "inconsistency", "steps"}
 
 
 def test_rdumb_counts_every_batch_also_those_without_a_selected_sample():
     nothing = methods.ETA(entropy_margin=1e-9)
-    history = holdfast.History()
-    adapter = holdfast.adapt(network(), nothing, reset=resets.Periodic(every=3), callbacks=[history])
+    history = tidefast.History()
+    adapter = tidefast.adapt(network(), nothing, reset=resets.Periodic(every=3), callbacks=[history])
     for images in stream(7):
         adapter(images)
     assert [record.step for record in history if record.reset_fraction == 1.0] == [3, 6]
@@ -247,8 +247,8 @@ def test_rdumb_counts_every_batch_also_those_without_a_selected_sample():
 
 
 def test_rdumb_starts_over_from_the_source_in_everything_but_its_count():
-    whole = holdfast.adapt(network(), methods.CMF(consistency=False), reset=resets.Periodic(every=4), optimizer=SGD)
-    fresh = holdfast.adapt(network(), methods.CMF(consistency=False), optimizer=SGD)
+    whole = tidefast.adapt(network(), methods.CMF(consistency=False), reset=resets.Periodic(every=4), optimizer=SGD)
+    fresh = tidefast.adapt(network(), methods.CMF(consistency=False), optimizer=SGD)
     images = stream(7)
     for batch in images[:4]:
         whole(batch)
@@ -260,9 +260,9 @@ THRESHOLD = 0.45
 
 
 def test_confidence_resets_any_method_when_reliable_samples_become_too_certain():
-    history = holdfast.History()
+    history = tidefast.History()
     policy = resets.Confidence(threshold=THRESHOLD, margin=1.0)
-    adapter = holdfast.adapt(network(), "tent", reset=policy, callbacks=[history], optimizer=SGD)
+    adapter = tidefast.adapt(network(), "tent", reset=policy, callbacks=[history], optimizer=SGD)
     averages = []
     average = None
     for images in stream(60):

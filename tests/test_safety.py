@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import holdfast
-from holdfast import methods, resets
-from holdfast.testing import small_network
+import tidefast
+from tidefast import methods, resets
+from tidefast.testing import small_network
 
 NAN, INF = float("nan"), float("inf")
 
@@ -32,7 +32,7 @@ def with_bad_pixel(value: float = NAN) -> Tensor:
 
 
 def test_one_bad_image_does_not_spoil_the_answers_for_the_others():
-    adapter = holdfast.adapt(network("layer"), "tent")
+    adapter = tidefast.adapt(network("layer"), "tent")
     good, mixed = adapter.predict(images()), adapter(with_bad_pixel())
     sound = torch.arange(8) != 2
     assert torch.equal(mixed[sound], good[sound])
@@ -40,7 +40,7 @@ def test_one_bad_image_does_not_spoil_the_answers_for_the_others():
 
 
 def test_unusable_batches_are_counted_in_a_row_and_a_sound_one_starts_anew():
-    adapter = holdfast.adapt(network(), "eta", reset="asr")
+    adapter = tidefast.adapt(network(), "eta", reset="asr")
     seen = []
     for batch in (images(), with_bad_pixel(NAN), with_bad_pixel(-INF), images(), with_bad_pixel()):
         adapter(batch)
@@ -50,11 +50,11 @@ def test_unusable_batches_are_counted_in_a_row_and_a_sound_one_starts_anew():
 
 
 def test_after_the_limit_the_adapter_returns_to_the_source_and_says_so(caplog):
-    adapter = holdfast.adapt(network(), "tent", nonfinite_limit=3)
+    adapter = tidefast.adapt(network(), "tent", nonfinite_limit=3)
     for seed in range(4):
         adapter(images(seed=seed))
     fractions = []
-    with caplog.at_level(logging.WARNING, logger="holdfast"):
+    with caplog.at_level(logging.WARNING, logger="tidefast"):
         for _ in range(3):
             adapter(with_bad_pixel())
             fractions.append(adapter.last.reset_fraction)
@@ -64,11 +64,11 @@ def test_after_the_limit_the_adapter_returns_to_the_source_and_says_so(caplog):
 
 
 def test_or_it_raises_and_stays_usable():
-    adapter = holdfast.adapt(network(), "tent", nonfinite_limit=2, on_nonfinite="raise")
+    adapter = tidefast.adapt(network(), "tent", nonfinite_limit=2, on_nonfinite="raise")
     adapter(images())
     adapter(with_bad_pixel())
     before = adapter.network.arena.values.clone()
-    with pytest.raises(holdfast.NonFiniteError, match=r"2 batches in a row .* non-finite images"):
+    with pytest.raises(tidefast.NonFiniteError, match=r"2 batches in a row .* non-finite images"):
         adapter(with_bad_pixel())
     assert torch.equal(adapter.network.arena.values, before)
     assert torch.isfinite(adapter(images())).all()
@@ -95,7 +95,7 @@ class Exploding(nn.Module):
 def test_non_finite_logits_and_gradients_change_nothing(method, part, reason):
     settings = {"eta": {"entropy_margin": 1.1, "similarity_margin": 2.0}, "sar": {"entropy_margin": 1.1}}
     chosen = methods.base.registry.get(method)(**settings.get(method, {}))
-    adapter = holdfast.adapt(Exploding(part), chosen, reset=resets.ASR(alpha0=0.9))
+    adapter = tidefast.adapt(Exploding(part), chosen, reset=resets.ASR(alpha0=0.9))
     adapter(images())
     before = {name: dict(state) for name, state in adapter._states.items()}
     values = adapter.network.arena.values.clone()
@@ -121,7 +121,7 @@ class Overflowing(torch.optim.SGD):
 
 
 def test_an_update_that_overflows_the_parameters_is_undone_by_a_full_reset():
-    adapter = holdfast.adapt(network(), methods.Tent(), optimizer=Overflowing)
+    adapter = tidefast.adapt(network(), methods.Tent(), optimizer=Overflowing)
     logits = adapter(images())
     assert torch.isfinite(logits).all()
     assert torch.equal(adapter.network.arena.values, adapter.network.arena.source)
@@ -133,8 +133,8 @@ def test_an_update_that_overflows_the_parameters_is_undone_by_a_full_reset():
 # -- batches of one -------------------------------------------------------------------------------------------
 
 
-def singles(adapter: holdfast.Adapter, count: int) -> list[holdfast.StepRecord]:
-    history = holdfast.History()
+def singles(adapter: tidefast.Adapter, count: int) -> list[tidefast.StepRecord]:
+    history = tidefast.History()
     adapter.callbacks.append(history)
     for image in images(count):
         assert adapter(image[None]).shape == (1, 10)
@@ -143,7 +143,7 @@ def singles(adapter: holdfast.Adapter, count: int) -> list[holdfast.StepRecord]:
 
 @pytest.mark.parametrize("norm", ["batch", "layer"])
 def test_single_images_step_once_per_window_and_asr_sees_the_window(norm):
-    adapter = holdfast.adapt(network(norm), "tent", reset=resets.ASR(alpha0=0.999), window=4)
+    adapter = tidefast.adapt(network(norm), "tent", reset=resets.ASR(alpha0=0.999), window=4)
     records = singles(adapter, 12)
     stepped = [record.step for record in records if record.skipped is None]
     assert stepped == [4, 8, 12]
@@ -152,7 +152,7 @@ def test_single_images_step_once_per_window_and_asr_sees_the_window(norm):
 
 
 def test_a_full_window_steps_exactly_like_a_batch():
-    one, many = (holdfast.adapt(network(), "tent", window=8) for _ in range(2))
+    one, many = (tidefast.adapt(network(), "tent", window=8) for _ in range(2))
     last = [one(image[None]) for image in images(8)][-1]
     assert torch.equal(last, many(images(8))[-1:])
     assert torch.equal(one.network.arena.values, many.network.arena.values)
@@ -160,24 +160,24 @@ def test_a_full_window_steps_exactly_like_a_batch():
 
 def test_a_lone_image_on_a_batchnorm_network_is_answered_with_the_sources_statistics():
     model = network().eval()
-    assert torch.equal(holdfast.adapt(model, "tent")(images(1)), model(images(1)))
+    assert torch.equal(tidefast.adapt(model, "tent")(images(1)), model(images(1)))
 
 
 def test_later_single_images_are_normalised_with_those_before():
-    adapter = holdfast.adapt(network(), "tent", window=8)
+    adapter = tidefast.adapt(network(), "tent", window=8)
     answers = [adapter(image[None]) for image in images(3)]
-    assert torch.equal(answers[2], holdfast.adapt(network(), "batchnorm")(images(3))[-1:])
-    assert torch.equal(answers[2], holdfast.adapt(network(), "tent").predict(images(3))[-1:])
+    assert torch.equal(answers[2], tidefast.adapt(network(), "batchnorm")(images(3))[-1:])
+    assert torch.equal(answers[2], tidefast.adapt(network(), "tent").predict(images(3))[-1:])
 
 
 def test_a_window_of_one_adapts_on_every_image():
-    adapter = holdfast.adapt(network("layer"), "roid", window=1)
+    adapter = tidefast.adapt(network("layer"), "roid", window=1)
     assert [record.skipped for record in singles(adapter, 3)] == [None, None, None]
     assert not torch.equal(adapter.network.arena.values, adapter.network.arena.source)
 
 
 def test_a_bad_single_image_never_enters_the_window():
-    adapter = holdfast.adapt(network(), "tent", window=4)
+    adapter = tidefast.adapt(network(), "tent", window=4)
     adapter(images(1))
     adapter(torch.full((1, 3, 16, 16), NAN))
     assert adapter.last.skipped == "non-finite images"
@@ -203,7 +203,7 @@ def test_a_bad_single_image_never_enters_the_window():
 )
 @pytest.mark.parametrize("call", ["__call__", "predict"])
 def test_unusable_images_are_refused_and_nothing_changes(batch, error, message, call):
-    adapter = holdfast.adapt(network(), "tent")
+    adapter = tidefast.adapt(network(), "tent")
     with pytest.raises(error, match=message):
         getattr(adapter, call)(batch)
     assert adapter.step == 0
@@ -211,7 +211,7 @@ def test_unusable_images_are_refused_and_nothing_changes(batch, error, message, 
 
 def test_the_number_of_classes_must_agree():
     with pytest.raises(ValueError, match="returned 10 classes, but num_classes is 7"):
-        holdfast.adapt(network(), "tent", num_classes=7)(images())
+        tidefast.adapt(network(), "tent", num_classes=7)(images())
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_the_number_of_classes_must_agree():
 )
 def test_bad_arguments_are_refused_with_what_was_given_and_what_to_do(arguments, message):
     with pytest.raises(ValueError, match=message):
-        holdfast.adapt(network(), **arguments)
+        tidefast.adapt(network(), **arguments)
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_bad_arguments_are_refused_with_what_was_given_and_what_to_do(arguments,
 )
 def test_arguments_of_the_wrong_type_are_refused(arguments, message):
     with pytest.raises(TypeError, match=message):
-        holdfast.adapt(network(), **arguments)
+        tidefast.adapt(network(), **arguments)
 
 
 @pytest.mark.parametrize(
@@ -279,6 +279,6 @@ def test_hyperparameters_out_of_range_are_refused_at_construction(make, name):
 
 
 def test_an_augmentation_that_changes_the_shape_is_refused():
-    adapter = holdfast.adapt(network(), methods.ROID(augment=lambda batch: batch[:, :, :4]))
+    adapter = tidefast.adapt(network(), methods.ROID(augment=lambda batch: batch[:, :, :4]))
     with pytest.raises(ValueError, match="augment must return images of the shape it was given"):
         adapter(images())

@@ -30,14 +30,14 @@ import safetensors.torch
 import torch
 import uvicorn
 
-import holdfast
-from holdfast import cli, models, serve
-from holdfast.fleet import _file_name
-from holdfast.serve.batching import Batcher
-from holdfast.serve.refused import RefusedError
-from holdfast.serve.snapshots import Journal, Snapshots
-from holdfast.streams import as_tensor
-from holdfast.testing import small_network
+import tidefast
+from tidefast import cli, models, serve
+from tidefast.fleet import _file_name
+from tidefast.serve.batching import Batcher
+from tidefast.serve.refused import RefusedError
+from tidefast.serve.snapshots import Journal, Snapshots
+from tidefast.streams import as_tensor
+from tidefast.testing import small_network
 
 NPY = {"Content-Type": "application/x-npy"}
 TOKEN = "a-token-of-some-length"
@@ -62,8 +62,8 @@ def net() -> torch.nn.Module:
         return small_network()
 
 
-def lone() -> holdfast.Adapter:
-    return holdfast.adapt(net(), "eta", reset="asr")
+def lone() -> tidefast.Adapter:
+    return tidefast.adapt(net(), "eta", reset="asr")
 
 
 @contextlib.contextmanager
@@ -415,7 +415,7 @@ def test_a_full_queue_says_so_and_late_answers_time_out(tmp_path):
         assert busy.json()["reason"] == "busy"
         assert int(busy.headers["Retry-After"]) >= 1
         metrics = client.get("/metrics").text
-        assert re.search(r'holdfast_rejected_total\{reason="busy"\} [1-9]', metrics)
+        assert re.search(r'tidefast_rejected_total\{reason="busy"\} [1-9]', metrics)
 
 
 def test_the_rate_of_a_client_is_limited(tmp_path):
@@ -634,8 +634,8 @@ def test_an_end_is_bounded():
 # -- what is on disk ------------------------------------------------------------------------------------------------
 
 
-def _fleet() -> holdfast.Fleet:
-    return holdfast.Fleet(net(), "eta", reset="asr")
+def _fleet() -> tidefast.Fleet:
+    return tidefast.Fleet(net(), "eta", reset="asr")
 
 
 def _ignore(name: str, problem: str) -> None:
@@ -658,13 +658,13 @@ def test_snapshots_are_numbered_pruned_and_taken_only_when_something_changed(tmp
 
 def test_one_process_at_a_time_uses_a_state_folder(tmp_path):
     first = Snapshots(tmp_path, 2, _ignore)
-    with pytest.raises(holdfast.FolderError, match="another process"):
+    with pytest.raises(tidefast.FolderError, match="another process"):
         Snapshots(tmp_path, 2, _ignore)
     first.close()
     Snapshots(tmp_path, 2, _ignore).close()
 
 
-def _reopened(folder: Path, damaged: list[str] | None = None) -> tuple[Snapshots, holdfast.Fleet]:
+def _reopened(folder: Path, damaged: list[str] | None = None) -> tuple[Snapshots, tidefast.Fleet]:
     kept, fleet = Snapshots(folder, 3, lambda name, _: damaged.append(name) if damaged is not None else None), _fleet()
     kept.restore(fleet)
     kept.close()
@@ -755,7 +755,7 @@ def test_a_stream_that_cannot_be_written_down_does_not_begin(tmp_path, monkeypat
 def test_a_full_disk_is_told_and_the_streams_go_on(tmp_path, monkeypatch):
     with running(tmp_path, max_wait=0.0) as client:
         send(client, "x", LEVELS[0])
-        monkeypatch.setattr("holdfast.snapshot.write_atomically", _no_space)
+        monkeypatch.setattr("tidefast.snapshot.write_atomically", _no_space)
         answer = client.post("/v1/snapshots")
         assert (answer.status_code, answer.json()["reason"]) == (503, "storage")
         ready = client.get("/readyz")
@@ -787,7 +787,7 @@ def test_a_state_folder_of_another_method_is_not_touched(tmp_path):
     with running(tmp_path, max_wait=0.0) as client:
         send(client, "x", LEVELS[0])
     settings = serve.Settings(state=tmp_path, side=(16, 16), threads=1)
-    with pytest.raises(holdfast.SnapshotError, match=r"saved with method 'eta'.*--state"):
+    with pytest.raises(tidefast.SnapshotError, match=r"saved with method 'eta'.*--state"):
         serve.Service(settings, net(), {"method": "roid", "reset": "asr"})
     with running(tmp_path, max_wait=0.0) as client:
         assert client.get("/v1/streams/x").json()["step"] == 1
@@ -798,9 +798,9 @@ def test_a_state_folder_of_another_method_is_not_touched(tmp_path):
 
 @contextlib.contextmanager
 def command(folder: Path, *more: str, environment: dict[str, str] | None = None):
-    """`holdfast serve` as a process of its own, and a client for it."""
+    """`tidefast serve` as a process of its own, and a client for it."""
     arguments = [
-        Path(sys.executable).with_name("holdfast"),
+        Path(sys.executable).with_name("tidefast"),
         "serve",
         "--state",
         folder,
@@ -835,7 +835,7 @@ PICTURES = np.random.default_rng(1).integers(0, 256, (8, 6, 32, 32, 3), dtype=np
 
 
 def test_a_restart_goes_on_bit_for_bit_and_a_kill_loses_no_stream(tmp_path):
-    adapter = holdfast.adapt(
+    adapter = tidefast.adapt(
         models.load("bundled-resnet"), "roid", reset="asr", optimizer=lambda p: torch.optim.Adam(p, lr=1e-3)
     )
     expected = [adapter(as_tensor(one)) for one in PICTURES]
@@ -883,13 +883,13 @@ def test_a_restart_goes_on_bit_for_bit_and_a_kill_loses_no_stream(tmp_path):
 
 
 def test_the_end_waits_for_requests_that_were_accepted(tmp_path):
-    with command(tmp_path, "--max-wait", "1.0", environment={"HOLDFAST_TOKEN": TOKEN}) as (process, client):
+    with command(tmp_path, "--max-wait", "1.0", environment={"TIDEFAST_TOKEN": TOKEN}) as (process, client):
         assert client.get("/v1/streams").status_code == 401
         client.headers["Authorization"] = f"Bearer {TOKEN}"
         with ThreadPoolExecutor(4) as pool:
             asked = [pool.submit(send, client, f"s{i}", PICTURES[i]) for i in range(4)]
             deadline = time.monotonic() + 10
-            while "holdfast_queue_images 24.0" not in client.get("/metrics").text and time.monotonic() < deadline:
+            while "tidefast_queue_images 24.0" not in client.get("/metrics").text and time.monotonic() < deadline:
                 time.sleep(0.01)
             process.send_signal(signal.SIGTERM)
             assert [one.result()["step"] for one in asked] == [1] * 4
@@ -915,7 +915,7 @@ def test_the_end_waits_for_requests_that_were_accepted(tmp_path):
 )
 def test_bad_options_exit_with_one_clear_line(arguments, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("HOLDFAST_TOKEN", raising=False)
+    monkeypatch.delenv("TIDEFAST_TOKEN", raising=False)
     (tmp_path / "labels.txt").write_text("a\nb\nc\n")
     threads = torch.get_num_threads()
     try:
@@ -956,6 +956,6 @@ def test_images_that_the_model_cannot_take_are_noticed_at_the_start(tmp_path):
 
 
 def test_the_command_line_starts_without_the_service():
-    code = "import sys, holdfast.commands.serve; print([m for m in ('fastapi', 'uvicorn', 'PIL') if m in sys.modules])"
+    code = "import sys, tidefast.commands.serve; print([m for m in ('fastapi', 'uvicorn', 'PIL') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

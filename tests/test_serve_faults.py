@@ -35,8 +35,8 @@ import httpx
 import serving
 from serving import Answer, Connection, Levels, Running, Step
 
-import holdfast
-from holdfast.fleet import _file_name
+import tidefast
+from tidefast.fleet import _file_name
 
 PICTURES = serving.pictures(1024)
 PERIODIC = ("--snapshot-every", "0.3", "--max-wait", "0")
@@ -80,7 +80,7 @@ class Client:
         del self.steps[step:]
         self.pending = None
 
-    def adapter(self, step: int) -> holdfast.Adapter:
+    def adapter(self, step: int) -> tidefast.Adapter:
         """A lone adapter that has seen the first so many steps; all of their answers are checked on the way."""
         adapter = serving.lone()
         assert serving.wrong_answers(adapter, self.steps[:step]) == 0, self.stream
@@ -335,7 +335,7 @@ def test_damaged_files_at_the_start_cost_their_own_stream_only(tmp_path):
         said = service.log.read_text()
         assert "snapshot 000003" in said
         assert said.count("is damaged and goes on from an older snapshot") >= 3
-        assert 'holdfast_events_total{what="damaged"}' in http.get("/metrics").text
+        assert 'tidefast_events_total{what="damaged"}' in http.get("/metrics").text
         for one, step in ((flipped, 1), (gone, 0), (whole, 2)):
             one.go_back(step)
         answer = http.post("/v1/streams/flipped/rollback", json={"snapshot": "000002"})
@@ -395,7 +395,7 @@ def test_jumps_of_the_clock_change_nothing_but_what_people_read(tmp_path, monkey
 
 def refusal_on(state: Path, prepare: Callable[[], None] | None = None) -> str:
     """The one line with which a service says that it cannot use a folder."""
-    arguments = [Path(sys.executable).with_name("holdfast"), "serve", "--state", state, "--port", "0"]
+    arguments = [Path(sys.executable).with_name("tidefast"), "serve", "--state", state, "--port", "0"]
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=60, preexec_fn=prepare)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
     return done.stderr
@@ -428,7 +428,7 @@ def test_clients_that_go_away_harm_nobody(tmp_path):
         feed(service, one)
 
         ghost = part("shared", 0)  # all of it, and gone before the answer
-        eventually(lambda: "holdfast_queue_images 5.0" in http.get("/metrics").text)
+        eventually(lambda: "tidefast_queue_images 5.0" in http.get("/metrics").text)
         ghost.close()
         levels = some(4)
         answer = asyncio.run(adapt_once(service, "shared", levels))
@@ -443,7 +443,7 @@ def test_clients_that_go_away_harm_nobody(tmp_path):
         feed(service, one)
         assert http.get("/v1/streams/half").status_code == 404
         numbers = http.get("/metrics").text
-        assert "holdfast_queue_images 0.0" in numbers
+        assert "tidefast_queue_images 0.0" in numbers
         assert steps_in(http) == {"shared": 1, "steady": 2}
         assert "Traceback" not in service.log.read_text()
     one.check()

@@ -34,13 +34,13 @@ import schemathesis
 import serving
 from schemathesis import checks
 
-import holdfast
-from holdfast import fleet as fleets
-from holdfast import snapshot
-from holdfast.serve import images
-from holdfast.serve.refused import RefusedError
-from holdfast.serve.snapshots import Journal, Snapshots
-from holdfast.testing import small_network
+import tidefast
+from tidefast import fleet as fleets
+from tidefast import snapshot
+from tidefast.serve import images
+from tidefast.serve.refused import RefusedError
+from tidefast.serve.snapshots import Journal, Snapshots
+from tidefast.testing import small_network
 
 ROOT = Path(__file__).parents[1]
 QUIET = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.function_scoped_fixture]
@@ -316,9 +316,9 @@ def test_a_pickle_in_a_body_is_refused_and_not_run(service, tmp_path, monkeypatc
 # -- files -----------------------------------------------------------------------------------------------------------
 
 
-def _fleet() -> holdfast.Fleet:
+def _fleet() -> tidefast.Fleet:
     torch.manual_seed(0)
-    return holdfast.Fleet(small_network(), "eta", reset="asr", workers=1)
+    return tidefast.Fleet(small_network(), "eta", reset="asr", workers=1)
 
 
 IMAGES = torch.rand(6, 3, 16, 16, generator=torch.Generator().manual_seed(0))
@@ -337,7 +337,7 @@ def taken(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def other(tmp_path_factory) -> holdfast.Fleet:
+def other(tmp_path_factory) -> tidefast.Fleet:
     """A fleet that must not change."""
     fleet = _fleet()
     fleet["c"](IMAGES)
@@ -377,7 +377,7 @@ def test_any_list_of_streams_is_refused_or_names_whole_streams_of_this_snapshot(
     before = other.changes
     try:
         names = other.restore(folder)
-    except holdfast.SnapshotError:
+    except tidefast.SnapshotError:
         assert (list(other), other["c"].step, other.changes) == (["c"], 1, before)
         return
     assert all(other[name].step == (1 if name in "ab" else 0) or other[name].step == 0 for name in names)
@@ -402,7 +402,7 @@ def test_any_file_of_a_stream_is_refused_or_unchanged(taken, other, tmp_path, pl
     if changed == original:
         assert snapshot.read(path, "adapter")
         return
-    with pytest.raises(holdfast.SnapshotError):
+    with pytest.raises(tidefast.SnapshotError):
         other.restore(folder)
     assert (list(other), other["c"].step) == (["c"], 1)
     fresh = _shared_fleet()
@@ -412,7 +412,7 @@ def test_any_file_of_a_stream_is_refused_or_unchanged(taken, other, tmp_path, pl
 
 
 @functools.cache
-def _shared_fleet() -> holdfast.Fleet:
+def _shared_fleet() -> tidefast.Fleet:
     return _fleet()
 
 
@@ -421,7 +421,7 @@ def _shared_fleet() -> holdfast.Fleet:
 def test_any_bytes_in_place_of_a_stream_are_refused(tmp_path_factory, content):
     path = tmp_path_factory.mktemp("any") / "x.safetensors"
     path.write_bytes(content)
-    with pytest.raises(holdfast.SnapshotError):
+    with pytest.raises(tidefast.SnapshotError):
         snapshot.read(path, "adapter")
 
 
@@ -446,7 +446,7 @@ def test_any_journal_leaves_the_service_startable(tmp_path_factory, content):
         kept.close()
 
 
-def _fleet_without_streams() -> holdfast.Fleet:
+def _fleet_without_streams() -> tidefast.Fleet:
     fleet = _shared_fleet()
     for name in list(fleet):
         fleet.drop(name)
@@ -465,8 +465,8 @@ ALLOWED = {
 def test_nothing_that_comes_from_outside_is_unpickled():
     """No module but those above knows a format that can run code, and loaders are told to refuse it."""
     found = set()
-    for path in sorted((ROOT / "src" / "holdfast").rglob("*.py")):
-        name = path.relative_to(ROOT / "src" / "holdfast").as_posix()
+    for path in sorted((ROOT / "src" / "tidefast").rglob("*.py")):
+        name = path.relative_to(ROOT / "src" / "tidefast").as_posix()
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import) and {alias.name.partition(".")[0] for alias in node.names} & RUNS_CODE:
                 found.add(name)

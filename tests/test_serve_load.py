@@ -43,8 +43,8 @@ def test_every_answer_under_load_is_that_of_a_lone_adapter(tmp_path, options, co
     assert streams == {name: adapter.step for name, adapter in adapters.items()}
     assert row.steps < len(outcome.answers) if connections > 2 else row.steps <= len(outcome.answers)
     for reason, count in bad.items():
-        assert f'holdfast_rejected_total{{reason="{reason}"}} {float(count)}\n' in numbers
-    assert f"holdfast_images_total {float(sent)}\n" in numbers
+        assert f'tidefast_rejected_total{{reason="{reason}"}} {float(count)}\n' in numbers
+    assert f"tidefast_images_total {float(sent)}\n" in numbers
     for answer in outcome.answers:
         classes = [one["class"] for one in answer.said["predictions"]]
         assert classes == answer.logits.argmax(1).tolist()

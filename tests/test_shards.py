@@ -21,14 +21,14 @@ import pytest
 import torch
 from PIL import Image
 
-from holdfast.commands import generate as command_generate
-from holdfast.datasets import DatasetError, bundled, folder
-from holdfast.errors import FolderError
-from holdfast.streams import CCCMiniRecipe, CCCRecipe, Domain, Shards, StreamError, make
-from holdfast.streams.generation import generate
-from holdfast.streams.pool import mapped
-from holdfast.streams.shard_files import Info, ShardWriter, index_of, scan
-from holdfast.streams.shards import find_shards
+from tidefast.commands import generate as command_generate
+from tidefast.datasets import DatasetError, bundled, folder
+from tidefast.errors import FolderError
+from tidefast.streams import CCCMiniRecipe, CCCRecipe, Domain, Shards, StreamError, make
+from tidefast.streams.generation import generate
+from tidefast.streams.pool import mapped
+from tidefast.streams.shard_files import Info, ShardWriter, index_of, scan
+from tidefast.streams.shards import find_shards
 
 RECIPE = CCCMiniRecipe(matrix="synthetic", speed=30, total=300)
 PATIENCE = 120
@@ -126,7 +126,7 @@ def test_jpeg_shards_of_a_folder_hold_what_the_stream_decodes(tmp_path: Path):
 
 RUN = """
 import argparse, sys
-from holdfast.commands import generate as c
+from tidefast.commands import generate as c
 if __name__ == "__main__":
     p = argparse.ArgumentParser()
     c.arguments(p)

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from holdfast import bench, showcase
-from holdfast.bench.ledger import SEGMENTS
-from holdfast.bench.results import SNAPSHOT
-from holdfast.errors import FolderError
-from holdfast.files import LOCK, locked
+from tidefast import bench, showcase
+from tidefast.bench.ledger import SEGMENTS
+from tidefast.bench.results import SNAPSHOT
+from tidefast.errors import FolderError
+from tidefast.files import LOCK, locked
 from processes import hear_ctrl_c
 
 STEPS, BATCH = 24, 8
@@ -81,7 +81,7 @@ def test_fresh_does_it_again_and_deletes_nothing_else(finished, tmp_path):
 
 def test_ctrl_c_ends_cleanly_with_a_report_and_loses_nothing(tmp_path):
     out = tmp_path / "interrupted"
-    command = [sys.executable, "-m", "holdfast", "demo", "--steps", "2000", "--batch", "8", "--out", str(out)]
+    command = [sys.executable, "-m", "tidefast", "demo", "--steps", "2000", "--batch", "8", "--out", str(out)]
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,

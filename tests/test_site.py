@@ -18,8 +18,8 @@ import pytest
 pytest.importorskip("material", reason="left out: the extra `docs` is not installed")
 pytest.importorskip("mkdocstrings", reason="left out: the extra `docs` is not installed")
 
-from holdfast import methods, resets
-from holdfast.resets.asr import accumulations, expressions, extents, measures, triggers
+from tidefast import methods, resets
+from tidefast.resets.asr import accumulations, expressions, extents, measures, triggers
 
 ROOT = Path(__file__).parents[1]
 LOADED = {
@@ -112,7 +112,7 @@ def test_the_reference_has(site, page, part):
     registry = part.base.registry
     classes = {registry.get(name).__name__ for name in registry.names()}
     assert len(classes) >= 5
-    assert {f"holdfast.{page}.{name}" for name in classes} <= anchors
+    assert {f"tidefast.{page}.{name}" for name in classes} <= anchors
 
 
 def test_the_reference_has_every_part_of_asr(site):

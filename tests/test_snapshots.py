@@ -20,18 +20,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import holdfast
-from holdfast import methods, resets
-from holdfast.testing import small_network
+import tidefast
+from tidefast import methods, resets
+from tidefast.testing import small_network
 
 ADAM = functools.partial(torch.optim.Adam, lr=1e-2)
 
 
 def make(
     method: str | methods.Method = "roid", *, norm="batch", seed=0, classes=10, steps=0, reset="asr", **options
-) -> holdfast.Adapter:
+) -> tidefast.Adapter:
     torch.manual_seed(seed)
-    adapter = holdfast.adapt(small_network(norm, classes), method, reset=reset, **{"optimizer": ADAM, **options})
+    adapter = tidefast.adapt(small_network(norm, classes), method, reset=reset, **{"optimizer": ADAM, **options})
     for step in range(steps):
         adapter(batch(step))
     return adapter
@@ -52,7 +52,7 @@ def test_a_snapshot_is_plain_safetensors_with_json_metadata_and_no_pickle(saved,
     path = tmp_path / "state"
     path.write_bytes(saved)
     with safetensors.safe_open(path, framework="pt") as file:
-        header = json.loads(file.metadata()["holdfast"])
+        header = json.loads(file.metadata()["tidefast"])
         names = set(file.keys())
     content = json.loads(header["content"])
     assert {"arena", "optimizer.state.exp_avg", "method.class_probabilities", "reset.theta_sum"} <= names
@@ -77,7 +77,7 @@ def test_any_truncation_is_noticed(saved, tmp_path_factory, length):
 
 
 @functools.cache
-def victim() -> holdfast.Adapter:
+def victim() -> tidefast.Adapter:
     return make(steps=1)
 
 
@@ -85,7 +85,7 @@ def refuses(content: bytes, folder: Path) -> None:
     path = folder / "damaged"
     path.write_bytes(content)
     before = victim().network.arena.values.clone()
-    with pytest.raises(holdfast.SnapshotError) as caught:
+    with pytest.raises(tidefast.SnapshotError) as caught:
         victim().load(path)
     assert "\n" not in str(caught.value)
     assert torch.equal(victim().network.arena.values, before)
@@ -112,7 +112,7 @@ def test_a_snapshot_of_something_else_is_refused_by_name(saved, tmp_path, other,
     path = tmp_path / "state"
     path.write_bytes(saved)
     adapter = make(**other)
-    with pytest.raises(holdfast.SnapshotError, match=message):
+    with pytest.raises(tidefast.SnapshotError, match=message):
         adapter.load(path)
     assert torch.equal(adapter.network.arena.values, adapter.network.arena.source)
 
@@ -120,7 +120,7 @@ def test_a_snapshot_of_something_else_is_refused_by_name(saved, tmp_path, other,
 def test_another_number_of_classes_is_refused(saved, tmp_path):
     path = tmp_path / "state"
     path.write_bytes(saved)
-    with pytest.raises(holdfast.SnapshotError, match="for 10 classes, this adapter for 7"):
+    with pytest.raises(tidefast.SnapshotError, match="for 10 classes, this adapter for 7"):
         make(num_classes=7).load(path)
 
 
@@ -129,23 +129,33 @@ def rewritten(saved: bytes, path: Path, **header) -> Path:
     path.write_bytes(saved)
     with safetensors.safe_open(path, framework="pt") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (safe_open is no mapping)
-        old = json.loads(file.metadata()["holdfast"])
-    safetensors.torch.save_file(tensors, path, metadata={"holdfast": json.dumps({**old, **header})})
+        old = json.loads(file.metadata()["tidefast"])
+    safetensors.torch.save_file(tensors, path, metadata={"tidefast": json.dumps({**old, **header})})
     return path
 
 
 def test_a_future_version_says_so(saved, tmp_path):
-    with pytest.raises(holdfast.SnapshotError, match="format version 2; this holdfast reads up to 1: upgrade"):
+    with pytest.raises(tidefast.SnapshotError, match="format version 2; this tidefast reads up to 1: upgrade"):
         make().load(rewritten(saved, tmp_path / "future", version=2))
+
+
+def test_a_snapshot_of_the_projects_former_name_is_refused_in_one_sentence(saved, tmp_path):
+    path = rewritten(saved, tmp_path / "old")
+    with safetensors.safe_open(path, framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (safe_open is no mapping)
+        header = file.metadata()["tidefast"]
+    safetensors.torch.save_file(tensors, path, metadata={"holdfast": header})
+    with pytest.raises(tidefast.SnapshotError, match="was written by holdfast, as tidefast was called before"):
+        make().load(path)
 
 
 def test_other_files_are_refused(tmp_path):
     foreign = tmp_path / "foreign.safetensors"
     safetensors.torch.save_file({"arena": torch.zeros(3)}, foreign)
-    with pytest.raises(holdfast.SnapshotError, match="not a holdfast snapshot"):
+    with pytest.raises(tidefast.SnapshotError, match="not a tidefast snapshot"):
         make().load(foreign)
-    holdfast.prepare(small_network(), "eata", torch.rand(8, 3, 16, 16)).save(tmp_path / "fisher")
-    with pytest.raises(holdfast.SnapshotError, match="of kind 'preparation', expected 'adapter'"):
+    tidefast.prepare(small_network(), "eata", torch.rand(8, 3, 16, 16)).save(tmp_path / "fisher")
+    with pytest.raises(tidefast.SnapshotError, match="of kind 'preparation', expected 'adapter'"):
         make().load(tmp_path / "fisher")
     with pytest.raises(FileNotFoundError, match="no snapshot at"):
         make().load(tmp_path / "missing")
@@ -210,11 +220,11 @@ def test_the_file_has_ordinary_permissions(tmp_path):
 
 SAVER = textwrap.dedent(
     """
-    import sys, torch, holdfast
-    from holdfast.testing import small_network
+    import sys, torch, tidefast
+    from tidefast.testing import small_network
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    adapter = holdfast.adapt(small_network(), "roid", reset="asr", optimizer=lambda p: torch.optim.Adam(p, lr=1e-2))
+    adapter = tidefast.adapt(small_network(), "roid", reset="asr", optimizer=lambda p: torch.optim.Adam(p, lr=1e-2))
     step = 0
     while True:
         adapter(torch.rand(8, 3, 16, 16, generator=torch.Generator().manual_seed(step)))
@@ -248,7 +258,7 @@ def test_kill_9_while_saving_always_leaves_a_whole_snapshot_that_continues_bit_f
 def test_a_saved_fisher_serves_like_the_loader_it_came_from(tmp_path):
     loader = [(batch(100), torch.zeros(8)), (batch(101), torch.zeros(8))]
     torch.manual_seed(0)
-    holdfast.prepare(small_network(), "eata", loader).save(tmp_path / "fisher")
+    tidefast.prepare(small_network(), "eata", loader).save(tmp_path / "fisher")
     computed = make("eata", source=loader, steps=3)
     read = make("eata", source=tmp_path / "fisher", steps=3)
     assert torch.equal(computed.network.arena.values, read.network.arena.values)
@@ -256,16 +266,16 @@ def test_a_saved_fisher_serves_like_the_loader_it_came_from(tmp_path):
 
 def test_a_fisher_of_another_network_or_method_is_refused(tmp_path):
     torch.manual_seed(1)
-    prepared = holdfast.prepare(small_network(), "eata", batch(0))
+    prepared = tidefast.prepare(small_network(), "eata", batch(0))
     prepared.save(tmp_path / "fisher")
-    with pytest.raises(holdfast.SnapshotError, match="another network"):
+    with pytest.raises(tidefast.SnapshotError, match="another network"):
         make("eata", source=tmp_path / "fisher")
     make().save(tmp_path / "adapter")
-    with pytest.raises(holdfast.SnapshotError, match="of kind 'adapter', expected 'preparation'"):
+    with pytest.raises(tidefast.SnapshotError, match="of kind 'adapter', expected 'preparation'"):
         make("eata", source=tmp_path / "adapter")
 
 
 def test_snapshots_are_tied_to_the_fisher_they_were_made_with(tmp_path):
     make("eata", source=batch(100)).save(tmp_path / "state")
-    with pytest.raises(holdfast.SnapshotError, match="constants"):
+    with pytest.raises(tidefast.SnapshotError, match="constants"):
         make("eata", source=batch(101)).load(tmp_path / "state")

@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-import holdfast
-from holdfast import methods, resets
-from holdfast.bench.assembly import _clean
-from holdfast.datasets import ImageSet
-from holdfast.network import Network
-from holdfast.source import SourceData
-from holdfast.testing import small_network
+import tidefast
+from tidefast import methods, resets
+from tidefast.bench.assembly import _clean
+from tidefast.datasets import ImageSet
+from tidefast.network import Network
+from tidefast.source import SourceData
+from tidefast.testing import small_network
 
 IMAGES, LABELS = torch.rand(40, 3, 16, 16), torch.arange(40) % 10
 
@@ -68,14 +68,14 @@ def test_batches_come_with_labels_as_often_as_asked():
 @pytest.mark.parametrize("source", [IMAGES, [IMAGES], [(IMAGES, "no labels")], [(IMAGES, LABELS.float())]])
 def test_a_method_that_needs_labels_says_so(source):
     with pytest.raises(ValueError, match=r"Moved needs labelled source data: source= must yield \(images, labels\)"):
-        holdfast.prepare(small_network(), Moved(labelled=True), source)
+        tidefast.prepare(small_network(), Moved(labelled=True), source)
 
 
 def test_a_generator_serves_one_pass_and_is_told_apart_from_a_loader():
     with pytest.raises(ValueError, match="Moved goes over the source data several times"):
-        holdfast.prepare(small_network(), Moved(), (batch for batch in [IMAGES]))
-    assert holdfast.prepare(small_network(), methods.EATA(), (batch for batch in [IMAGES])).tensors["fisher"].any()
-    assert holdfast.prepare(small_network(), Moved(), [IMAGES]).tensors
+        tidefast.prepare(small_network(), Moved(), (batch for batch in [IMAGES]))
+    assert tidefast.prepare(small_network(), methods.EATA(), (batch for batch in [IMAGES])).tensors["fisher"].any()
+    assert tidefast.prepare(small_network(), Moved(), [IMAGES]).tensors
 
 
 def test_two_batches_of_images_are_not_a_batch_with_labels():
@@ -85,12 +85,12 @@ def test_two_batches_of_images_are_not_a_batch_with_labels():
 
 def test_images_and_labels_must_be_as_many():
     with pytest.raises(ValueError, match="40 images but 39 labels"):
-        holdfast.prepare(small_network(), Moved(), (IMAGES, LABELS[1:]))
+        tidefast.prepare(small_network(), Moved(), (IMAGES, LABELS[1:]))
 
 
 def test_a_prepared_start_is_what_resets_return_to():
     model = small_network()
-    adapter = holdfast.adapt(model, Moved(), reset=resets.Periodic(every=2), source=IMAGES)
+    adapter = tidefast.adapt(model, Moved(), reset=resets.Periodic(every=2), source=IMAGES)
     start = adapter.network.arena.source.clone()
     assert torch.equal(adapter.network.arena.values, start)
     assert torch.allclose(start.sum() - len(start) * 0.5, Network(model, methods.Tent().configure).arena.source.sum())
@@ -105,30 +105,30 @@ def test_a_prepared_start_is_what_resets_return_to():
 
 def test_a_preparation_is_computed_once_and_belongs_to_its_settings(tmp_path, monkeypatch):
     file, model = tmp_path / "prepared.safetensors", small_network()
-    first = holdfast.prepare(model, Moved(), IMAGES, cache=file)
+    first = tidefast.prepare(model, Moved(), IMAGES, cache=file)
     monkeypatch.setattr(Moved, "prepare", lambda *args: pytest.fail("computed again"))
-    again = holdfast.prepare(model, Moved(), IMAGES, cache=file)
+    again = tidefast.prepare(model, Moved(), IMAGES, cache=file)
     assert torch.equal(first.tensors["start"], again.tensors["start"])
-    assert holdfast.adapt(model, Moved(), source=file).constants
-    with pytest.raises(holdfast.SnapshotError, match="made with other settings"):
-        holdfast.adapt(model, Moved(distance=1.0), source=file)
-    with pytest.raises(holdfast.SnapshotError, match="other settings"):
-        holdfast.prepare(model, Moved(distance=1.0), IMAGES, cache=file)
-    with pytest.raises(holdfast.SnapshotError, match="another network"):
-        holdfast.adapt(small_network("group"), Moved(), source=file)
+    assert tidefast.adapt(model, Moved(), source=file).constants
+    with pytest.raises(tidefast.SnapshotError, match="made with other settings"):
+        tidefast.adapt(model, Moved(distance=1.0), source=file)
+    with pytest.raises(tidefast.SnapshotError, match="other settings"):
+        tidefast.prepare(model, Moved(distance=1.0), IMAGES, cache=file)
+    with pytest.raises(tidefast.SnapshotError, match="another network"):
+        tidefast.adapt(small_network("group"), Moved(), source=file)
 
 
 def test_a_policy_may_need_source_data_too(tmp_path):
     model, file = small_network(), tmp_path / "both.safetensors"
     with pytest.raises(ValueError, match="Curious needs a look at the source: pass source="):
-        holdfast.adapt(model, "tent", reset=Curious())
-    alone = holdfast.adapt(model, "tent", reset=Curious(), source=IMAGES)
+        tidefast.adapt(model, "tent", reset=Curious())
+    alone = tidefast.adapt(model, "tent", reset=Curious(), source=IMAGES)
     assert float(alone.constants["mean"]) == pytest.approx(float(IMAGES.mean()), abs=1e-3)
-    holdfast.prepare(model, Moved(), [IMAGES], reset=Curious()).save(file)
-    both = holdfast.adapt(model, Moved(), reset=Curious(), source=file)
+    tidefast.prepare(model, Moved(), [IMAGES], reset=Curious()).save(file)
+    both = tidefast.adapt(model, Moved(), reset=Curious(), source=file)
     assert {"mean", "start"} == both.constants.keys()
-    with pytest.raises(holdfast.SnapshotError, match="made for the reset none"):
-        holdfast.adapt(model, Moved(), reset=Curious(), source=holdfast.prepare(model, Moved(), IMAGES))
+    with pytest.raises(tidefast.SnapshotError, match="made for the reset none"):
+        tidefast.adapt(model, Moved(), reset=Curious(), source=tidefast.prepare(model, Moved(), IMAGES))
 
 
 def test_every_batch_of_a_sorted_set_is_spread_over_its_classes():

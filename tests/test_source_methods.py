@@ -12,15 +12,15 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-import holdfast
-from holdfast import losses, methods
-from holdfast.features import Features, head_of
-from holdfast.methods.contrastive import class_means, contrastive_loss, nearest_prototype, prototypes
-from holdfast.methods.dplot import block_names, spans_of
-from holdfast.methods.warmup import WarmTeacher
-from holdfast.network import Network
-from holdfast.source import SourceData
-from holdfast.testing import small_network
+import tidefast
+from tidefast import losses, methods
+from tidefast.features import Features, head_of
+from tidefast.methods.contrastive import class_means, contrastive_loss, nearest_prototype, prototypes
+from tidefast.methods.dplot import block_names, spans_of
+from tidefast.methods.warmup import WarmTeacher
+from tidefast.network import Network
+from tidefast.source import SourceData
+from tidefast.testing import small_network
 
 SGD = functools.partial(torch.optim.SGD, lr=0.05, momentum=0.9)
 ADAM = functools.partial(torch.optim.Adam, lr=1e-3)
@@ -100,11 +100,11 @@ def means_by_hand(net: nn.Sequential, loader=LOADER) -> torch.Tensor:
     return torch.stack([features[labels == label].mean(0) for label in range(10)])
 
 
-class Half(holdfast.resets.Never):
+class Half(tidefast.resets.Never):
     """Resets the deeper half after every step."""
 
     def observe(self, step, state):
-        return holdfast.resets.base.Verdict(fraction=0.5, cut=step.network.arena.cut(0.5))
+        return tidefast.resets.base.Verdict(fraction=0.5, cut=step.network.arena.cut(0.5))
 
 
 # -- what they share ----------------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ def test_labels_beyond_the_classes_are_refused():
     with pytest.raises(ValueError, match=r"must lie in 0 to 9, .* got 0 to 12"):
         prototypes(net, SourceData(net, [(SOURCE[0][:2], torch.tensor([0, 12]))], "RMT"), 10)
     with pytest.raises(ValueError, match="SANTA needs labelled source data"):
-        holdfast.adapt(network(), "santa", source=SOURCE[0])
+        tidefast.adapt(network(), "santa", source=SOURCE[0])
 
 
 def warmed_by_hand(optimizer, steps: int, momentum: float) -> tuple[nn.Sequential, nn.Sequential]:
@@ -179,7 +179,7 @@ def test_the_warm_up_is_what_it_is_by_hand_and_is_where_resets_return_to(adam):
     method = methods.RMT(teacher_momentum=0.9, warmup_samples=40, adam=adam, learning_rate=1e-3)
     sgd = functools.partial(torch.optim.SGD, lr=1e-3, momentum=0.9, nesterov=True)
     student, teacher = warmed_by_hand(ADAM if adam else sgd, 5, 0.9)
-    adapted = holdfast.adapt(network(), method, source=LOADER, num_classes=10, reset=Half())
+    adapted = tidefast.adapt(network(), method, source=LOADER, num_classes=10, reset=Half())
     arena, size = adapted.network.arena, len(flat(student))
     CLOSE(arena.values[:size], flat(student))
     CLOSE(adapted._states["method"].tensor("teacher")[:size], flat(teacher))
@@ -216,7 +216,7 @@ def test_rmt_steps_as_written_out_by_hand():
         teacher_momentum=0.9, warmup_samples=16, adam=True, learning_rate=1e-3, augment=mirrored, temperature=0.2,
         target_weight=0.9, contrastive_weight=0.8, source_weight=0.7,
     )  # fmt: skip
-    adapted = holdfast.adapt(network(), method, optimizer=SGD, source=LOADER)
+    adapted = tidefast.adapt(network(), method, optimizer=SGD, source=LOADER)
     centres = means_by_hand(plain())
     student, teacher = warmed_by_hand(ADAM, 2, 0.9)
     projector = plain_projector()
@@ -243,7 +243,7 @@ def test_rmt_steps_as_written_out_by_hand():
 def test_rmt_without_its_source_terms_is_a_symmetric_mean_teacher():
     method = methods.RMT.source_free(contrastive_weight=0.0, warmup_samples=0, augment=torch.clone)
     assert method.needs_source is None
-    adapted = holdfast.adapt(network(), method, optimizer=SGD)
+    adapted = tidefast.adapt(network(), method, optimizer=SGD)
     student, teacher = plain(), plain()
     optimizer = SGD(student.parameters())
     for images in IMAGES[:3]:
@@ -260,10 +260,10 @@ def test_rmt_without_its_source_terms_is_a_symmetric_mean_teacher():
 
 
 def test_source_free_rmt_keeps_no_source_image():
-    adapted = holdfast.adapt(network(), methods.RMT.source_free(), source=LOADER)
+    adapted = tidefast.adapt(network(), methods.RMT.source_free(), source=LOADER)
     assert sorted(adapted.constants) == ["prototypes", "start", "teacher_start"]
     assert methods.RMT.source_free().passes(1.0) == (3.0, 2.0)
-    with_replay = holdfast.adapt(network(), methods.RMT(replay_samples=10, warmup_samples=0), source=LOADER)
+    with_replay = tidefast.adapt(network(), methods.RMT(replay_samples=10, warmup_samples=0), source=LOADER)
     assert with_replay.constants["replay_images"].shape == (10, 3, 16, 16)
     assert with_replay.constants["replay_labels"].dtype == torch.int64
 
@@ -271,7 +271,7 @@ def test_source_free_rmt_keeps_no_source_image():
 def test_rmt_runs_each_batch_through_the_network_no_more_often_than_it_says():
     calls = []
     for method in (methods.RMT(warmup_samples=0), methods.RMT.source_free(warmup_samples=0), methods.SANTA()):
-        adapted = holdfast.adapt(network(), method, source=LOADER, num_classes=10)
+        adapted = tidefast.adapt(network(), method, source=LOADER, num_classes=10)
         adapted.network.module.register_forward_hook(lambda module, inputs, output: calls.append(len(output)))
         calls.clear()
         adapted(IMAGES[0])
@@ -286,7 +286,7 @@ def affine(net: nn.Module) -> list[nn.Parameter]:
 
 
 def test_santa_steps_as_written_out_by_hand():
-    adapted = holdfast.adapt(network(), methods.SANTA(augment=mirrored), optimizer=SGD, source=LOADER)
+    adapted = tidefast.adapt(network(), methods.SANTA(augment=mirrored), optimizer=SGD, source=LOADER)
     source, student, projector = plain(), plain(), plain_projector()
     centres = means_by_hand(source)
     optimizer = SGD([*affine(student), *projector.parameters()])
@@ -310,7 +310,7 @@ def test_santa_steps_as_written_out_by_hand():
 
 def test_santa_begins_as_entropy_minimisation_and_then_keeps_to_the_source():
     method = methods.SANTA(contrastive_weight=0.0, augment=torch.clone)
-    adapted = holdfast.adapt(network(), method, optimizer=functools.partial(SGD, lr=2.0))
+    adapted = tidefast.adapt(network(), method, optimizer=functools.partial(SGD, lr=2.0))
     net = plain()
     entropy = losses.entropy(net(IMAGES[0])).mean()
     adapted(IMAGES[0])
@@ -326,7 +326,7 @@ def test_santa_begins_as_entropy_minimisation_and_then_keeps_to_the_source():
 
 
 def test_a_projector_returns_with_the_deepest_layers():
-    adapted = holdfast.adapt(network(), methods.SANTA(), optimizer=SGD, source=LOADER, reset=Half())
+    adapted = tidefast.adapt(network(), methods.SANTA(), optimizer=SGD, source=LOADER, reset=Half())
     adapted(IMAGES[0])
     arena = adapted.network.arena
     cut, first = arena.cut(0.5), next(span.start for span in arena.tensors if "projector" in span.name)
@@ -391,9 +391,9 @@ def test_a_network_without_blocks_and_a_block_that_is_not_there_are_told():
     with pytest.raises(ValueError, match="name its blocks"):
         block_names(bare)
     with pytest.raises(ValueError, match="no module of that name"):
-        holdfast.adapt(network(), methods.DPLOT(blocks=("layer1",)), source=LOADER)
+        tidefast.adapt(network(), methods.DPLOT(blocks=("layer1",)), source=LOADER)
     flat_net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
-    adapted = holdfast.adapt(flat_net, methods.DPLOT(warmup_samples=0, training_batches=0))
+    adapted = tidefast.adapt(flat_net, methods.DPLOT(warmup_samples=0, training_batches=0))
     with pytest.raises(ValueError, match="mirrors images"):
         adapted(torch.rand(4, 4))
 
@@ -422,7 +422,7 @@ def test_blocks_are_selected_as_by_hand():
     low, high = min(scores), max(scores)
     expected = [place for place, score in enumerate(scores) if (score - low) / (high - low) > 0.75]
     assert 0 < len(expected) < 6
-    prepared = holdfast.prepare(network(), method, LOADER)
+    prepared = tidefast.prepare(network(), method, LOADER)
     assert prepared.tensors["selected_blocks"].tolist() == expected
 
 
@@ -436,11 +436,11 @@ def test_selection_reads_no_more_source_batches_than_it_says():
                 yield batch
 
     method = methods.DPLOT(warmup_samples=0, training_batches=2, prototype_batches=1)
-    holdfast.prepare(network(), method, Loader())
+    tidefast.prepare(network(), method, Loader())
     assert len(read) == 1 + 6 * (2 + 1)
 
 
-def dplot_by_hand(adapted: holdfast.Adapter, blocks: tuple[str, ...], steps: int = 4) -> None:
+def dplot_by_hand(adapted: tidefast.Adapter, blocks: tuple[str, ...], steps: int = 4) -> None:
     """Both gradients of one forward; optimiser A on the blocks, then B on all; the teacher follows."""
     student, teacher = plain(), plain()
     of_blocks = [p for name in blocks for p in student[int(name)].parameters()]
@@ -474,19 +474,19 @@ def dplot_by_hand(adapted: holdfast.Adapter, blocks: tuple[str, ...], steps: int
 def test_dplot_steps_as_written_out_by_hand():
     method = methods.DPLOT(teacher_momentum=0.9, blocks=("3", "4", "7"), training_batches=0, warmup_samples=0)
     assert method.needs_source is None
-    dplot_by_hand(holdfast.adapt(network(), method), ("3", "4", "7"))
+    dplot_by_hand(tidefast.adapt(network(), method), ("3", "4", "7"))
 
 
 def test_dplot_without_blocks_is_a_mean_teacher_over_mirrored_pairs():
     method = methods.DPLOT(teacher_momentum=0.9, blocks=(), warmup_samples=0)
     assert method.needs_source is None
-    dplot_by_hand(holdfast.adapt(network(), method), ())
+    dplot_by_hand(tidefast.adapt(network(), method), ())
 
 
 def test_dplot_moves_the_selected_blocks_alone_when_only_their_optimiser_moves():
     still = functools.partial(torch.optim.SGD, lr=0.0)
     method = methods.DPLOT(warmup_samples=0, block_rate=0.02)
-    adapted = holdfast.adapt(network(), method, optimizer=still, source=LOADER)
+    adapted = tidefast.adapt(network(), method, optimizer=still, source=LOADER)
     adapted(IMAGES[0])
     arena, names = adapted.network.arena, block_names(network())
     chosen = [names[place] for place in adapted.constants["selected_blocks"].tolist()]
@@ -496,19 +496,19 @@ def test_dplot_moves_the_selected_blocks_alone_when_only_their_optimiser_moves()
 
 
 def test_dplot_sees_a_symmetric_image_twice_alike():
-    adapted = holdfast.adapt(network("group"), methods.DPLOT(warmup_samples=0, training_batches=0))
+    adapted = tidefast.adapt(network("group"), methods.DPLOT(warmup_samples=0, training_batches=0))
     images = torch.cat([IMAGES[0][..., :8], IMAGES[0][..., :8].flip(3)], dim=3)
     CLOSE(adapted(images), network("group")(images).detach())
 
 
 def test_the_memory_of_dplots_block_optimiser_goes_with_any_reset_and_with_a_snapshot(tmp_path):
     method = methods.DPLOT(warmup_samples=8, training_batches=0)
-    adapted = holdfast.adapt(network(), method, source=SOURCE[0], reset=Half())
+    adapted = tidefast.adapt(network(), method, source=SOURCE[0], reset=Half())
     adapted(IMAGES[0])
     state = adapted._states["method"]
     assert state.number("block_steps") == 0
     assert not state.tensor("block_mean").any()
-    one, two = (holdfast.adapt(network(), method, source=SOURCE[0]) for _ in range(2))
+    one, two = (tidefast.adapt(network(), method, source=SOURCE[0]) for _ in range(2))
     for images in IMAGES[:2]:
         one(images)
     assert one._states["method"].number("block_steps") == 2
@@ -531,24 +531,24 @@ SMALL = {
 @pytest.mark.parametrize("norm", ["batch", "attention"])
 def test_a_saved_preparation_serves_as_the_source_data_did(name, norm, tmp_path):
     method = SMALL[name]
-    holdfast.prepare(network(norm), method, LOADER).save(tmp_path / "prepared")
-    one = holdfast.adapt(network(norm), method, source=LOADER)
-    two = holdfast.adapt(network(norm), method, source=str(tmp_path / "prepared"))
+    tidefast.prepare(network(norm), method, LOADER).save(tmp_path / "prepared")
+    one = tidefast.adapt(network(norm), method, source=LOADER)
+    two = tidefast.adapt(network(norm), method, source=str(tmp_path / "prepared"))
     for images in IMAGES[:3]:
         assert torch.equal(one(images), two(images))
         assert torch.isfinite(one.predict(IMAGES[4])).all()
 
 
 def test_a_preparation_with_other_settings_is_refused():
-    prepared = holdfast.prepare(network(), SMALL["rmt"], LOADER)
-    with pytest.raises(holdfast.errors.SnapshotError, match="other settings"):
-        holdfast.adapt(network(), methods.RMT.source_free(warmup_samples=16), source=prepared)
+    prepared = tidefast.prepare(network(), SMALL["rmt"], LOADER)
+    with pytest.raises(tidefast.errors.SnapshotError, match="other settings"):
+        tidefast.adapt(network(), methods.RMT.source_free(warmup_samples=16), source=prepared)
 
 
 def test_the_callers_model_has_no_projector_afterwards():
     model = network()
     before = copy.deepcopy(model.state_dict())
-    holdfast.adapt(model, "rmt", source=LOADER)(IMAGES[0])
+    tidefast.adapt(model, "rmt", source=LOADER)(IMAGES[0])
     assert list(model.state_dict()) == list(before)
     assert not list(head_of(model)[1].children())
     assert not any(isinstance(hook, Features) for hook in head_of(model)[1]._forward_pre_hooks.values())

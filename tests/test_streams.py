@@ -22,11 +22,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from holdfast import streams
-from holdfast.corruptions import corrupt
-from holdfast.datasets import DatasetError, ImageSet, bundled, folder
-from holdfast.errors import UnknownNameError
-from holdfast.streams import (
+from tidefast import streams
+from tidefast.corruptions import corrupt
+from tidefast.datasets import DatasetError, ImageSet, bundled, folder
+from tidefast.errors import UnknownNameError
+from tidefast.streams import (
     AsGiven,
     Batch,
     ByLabel,
@@ -670,7 +670,7 @@ def test_an_exception_in_a_worker_arrives_with_its_traceback(tmp_path: Path):
 
 SCRIPT = """
 import multiprocessing, time
-from holdfast.streams import make
+from tidefast.streams import make
 
 def workers():
     return [process.pid for process in multiprocessing.active_children()]

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from holdfast import bench, models
-from holdfast.bench import assembly
-from holdfast.bench.ledger import SEGMENTS, SPANS, STEPS
-from holdfast.bench.results import ERROR, SNAPSHOT
+from tidefast import bench, models
+from tidefast.bench import assembly
+from tidefast.bench.ledger import SEGMENTS, SPANS, STEPS
+from tidefast.bench.results import ERROR, SNAPSHOT
 from processes import hear_ctrl_c
 
 GRID = {
@@ -32,14 +32,14 @@ GRID = {
 
 def counted_model():
     """A network whose making leaves a mark, so that makings can be counted."""
-    with open(os.environ["HOLDFAST_TEST_MARKS"], "a") as file:
+    with open(os.environ["TIDEFAST_TEST_MARKS"], "a") as file:
         file.write(f"{os.getpid()}\n")
     return models.load("bundled-resnet")
 
 
 def deadly_model():
     """A network that takes its process with it, until it has done so twice."""
-    marks = Path(os.environ["HOLDFAST_TEST_MARKS"])
+    marks = Path(os.environ["TIDEFAST_TEST_MARKS"])
     if marks.stat().st_size < 2:
         with open(marks, "a") as file:
             file.write("x")
@@ -51,7 +51,7 @@ def deadly_model():
 def marks(tmp_path, monkeypatch) -> Path:
     path = tmp_path / "marks"
     path.touch()
-    monkeypatch.setenv("HOLDFAST_TEST_MARKS", str(path))
+    monkeypatch.setenv("TIDEFAST_TEST_MARKS", str(path))
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))  # the workers import this file by its name
     from loky import get_reusable_executor
 
@@ -107,7 +107,7 @@ def test_the_watcher_sees_everything_finished(tmp_path):
 def test_ctrl_c_loses_nothing(tmp_path):
     """A real process, interrupted in the middle of its runs: they stop at a batch, with its snapshot."""
     (tmp_path / "grid.yaml").write_text(yaml.safe_dump({**GRID, "steps": 400}))
-    command = [sys.executable, "-m", "holdfast", "sweep", str(tmp_path / "grid.yaml"), "--out", str(tmp_path / "runs")]
+    command = [sys.executable, "-m", "tidefast", "sweep", str(tmp_path / "grid.yaml"), "--out", str(tmp_path / "runs")]
     process = subprocess.Popen(
         [*command, "--jobs", "2", "--snapshot-every", "10"],
         stderr=subprocess.PIPE,
@@ -121,7 +121,7 @@ def test_ctrl_c_loses_nothing(tmp_path):
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert errors.strip().endswith("holdfast: interrupted")
+    assert errors.strip().endswith("tidefast: interrupted")
     assert [path.name for path in (tmp_path / "runs").glob(".*")] == [".lock"]
     begun = [run for run in bench.find(tmp_path / "runs") if run.batches]
     assert begun

@@ -14,14 +14,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from holdfast import bench, streams
-from holdfast.bench import Experiment
-from holdfast.commands import report as command
-from holdfast.errors import FolderError
-from holdfast.report import beside, entries, formats, protocols, survey
-from holdfast.report.comparison import Comparison
-from holdfast.report.entries import Arrangement, Entry
-from holdfast.report.sheet import Cell, Row, Sheet, number
+from tidefast import bench, streams
+from tidefast.bench import Experiment
+from tidefast.commands import report as command
+from tidefast.errors import FolderError
+from tidefast.report import beside, entries, formats, protocols, survey
+from tidefast.report.comparison import Comparison
+from tidefast.report.entries import Arrangement, Entry
+from tidefast.report.sheet import Cell, Row, Sheet, number
 from test_report import Outline
 
 

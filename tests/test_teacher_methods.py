@@ -9,10 +9,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-import holdfast
-from holdfast import methods
-from holdfast.augment import ColourAffine, ColourAffineBlur, _blur
-from holdfast.testing import small_network
+import tidefast
+from tidefast import methods
+from tidefast.augment import ColourAffine, ColourAffineBlur, _blur
+from tidefast.testing import small_network
 
 SGD = functools.partial(torch.optim.SGD, lr=0.05, momentum=0.9)
 IMAGES = torch.rand(5, 8, 3, 16, 16, generator=torch.Generator().manual_seed(1))
@@ -23,8 +23,8 @@ def network(norm: str = "batch") -> nn.Module:
     return small_network(norm).eval()
 
 
-def adapter(method: methods.Method, norm: str = "batch", **options) -> holdfast.Adapter:
-    return holdfast.adapt(network(norm), method, optimizer=SGD, **options)
+def adapter(method: methods.Method, norm: str = "batch", **options) -> tidefast.Adapter:
+    return tidefast.adapt(network(norm), method, optimizer=SGD, **options)
 
 
 def test_blur_and_noise_are_what_the_longer_augmentation_adds():
@@ -114,11 +114,11 @@ def test_a_selective_reset_takes_the_same_layers_of_student_and_teacher():
         assert not torch.equal(values[:cut], arena.source[:cut])
 
 
-class Half(holdfast.resets.Never):
+class Half(tidefast.resets.Never):
     """Resets the deeper half after every step."""
 
     def observe(self, step, state):
-        return holdfast.resets.base.Verdict(fraction=0.5, cut=step.network.arena.cut(0.5))
+        return tidefast.resets.base.Verdict(fraction=0.5, cut=step.network.arena.cut(0.5))
 
 
 def test_the_published_settings():
@@ -126,7 +126,7 @@ def test_the_published_settings():
     ten, hundred = methods.CoTTA.for_cifar(), methods.CoTTA.for_cifar(100)
     assert (ten.restore, ten.confidence, ten.symmetric) == (0.01, 0.92, False)
     assert hundred.confidence == 0.72
-    optimizer = holdfast.adapt(network(), methods.CoTTA()).optimizer
+    optimizer = tidefast.adapt(network(), methods.CoTTA()).optimizer
     assert isinstance(optimizer, torch.optim.SGD)
     assert optimizer.param_groups[0]["lr"] == 0.01
 

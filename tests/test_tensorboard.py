@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from holdfast import bench
-from holdfast.bench.tensorboard import TensorBoard
+from tidefast import bench
+from tidefast.bench.tensorboard import TensorBoard
 
 reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
 
@@ -66,9 +66,9 @@ def test_an_interrupted_run_is_logged_once(tmp_path):
 def test_without_the_library_the_error_says_what_to_install():
     code = (
         "import sys; sys.modules['tensorboard'] = None\n"
-        "from holdfast.bench.tensorboard import TensorBoard\n"
+        "from tidefast.bench.tensorboard import TensorBoard\n"
         "try: TensorBoard('x')\n"
         "except ImportError as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "pip install 'holdfast[tensorboard]'" in done.stdout
+    assert "pip install '.[tensorboard]'" in done.stdout

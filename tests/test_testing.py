@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-import holdfast
-from holdfast.methods import Objective, Tent
-from holdfast.resets import Never
-from holdfast.testing import CHECKS, check_adapter
+import tidefast
+from tidefast.methods import Objective, Tent
+from tidefast.resets import Never
+from tidefast.testing import CHECKS, check_adapter
 
 _leak: list[torch.Tensor] = []
 
@@ -80,7 +80,7 @@ def test_a_broken_promise_is_named(method, reset, broken):
     shared = torch.optim.SGD
     with pytest.raises(AssertionError, match=f"^{broken}: "):
         check_adapter(
-            lambda model: holdfast.adapt(model, method, reset=reset, optimizer=lambda p: shared(p, lr=0.1)),
+            lambda model: tidefast.adapt(model, method, reset=reset, optimizer=lambda p: shared(p, lr=0.1)),
             checks=[broken],
         )
 
@@ -88,7 +88,7 @@ def test_a_broken_promise_is_named(method, reset, broken):
 def test_a_factory_may_bring_its_own_network_and_images():
     def factory():
         net = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 4))
-        return holdfast.adapt(net, "tent", reset="asr")
+        return tidefast.adapt(net, "tent", reset="asr")
 
     images = torch.rand(12, 16, 6, generator=torch.Generator().manual_seed(0))
     assert check_adapter(factory, images=images) == list(CHECKS)

@@ -11,14 +11,14 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-import holdfast
-from holdfast import hog, methods, models
-from holdfast.features import head_of
-from holdfast.methods.rem import ranked_loss
-from holdfast.models.pixels import PixelNormalization
-from holdfast.normalization import Statistics
-from holdfast.testing import small_network
-from holdfast.tokens import Tokens, find_layout
+import tidefast
+from tidefast import hog, methods, models
+from tidefast.features import head_of
+from tidefast.methods.rem import ranked_loss
+from tidefast.models.pixels import PixelNormalization
+from tidefast.normalization import Statistics
+from tidefast.testing import small_network
+from tidefast.tokens import Tokens, find_layout
 
 SGD = functools.partial(torch.optim.SGD, lr=0.05, momentum=0.9)
 IMAGES = torch.rand(5, 8, 3, 32, 32, generator=torch.Generator().manual_seed(1))
@@ -31,8 +31,8 @@ def network() -> nn.Module:
     return net
 
 
-def adapter(method: methods.Method, model: nn.Module | None = None, **options) -> holdfast.Adapter:
-    return holdfast.adapt(network() if model is None else model, method, **{"optimizer": SGD, **options})
+def adapter(method: methods.Method, model: nn.Module | None = None, **options) -> tidefast.Adapter:
+    return tidefast.adapt(network() if model is None else model, method, **{"optimizer": SGD, **options})
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def replayed(net: nn.Module, images: torch.Tensor, masked=None, by=None, kept=No
 @pytest.mark.parametrize("family", FAMILIES)
 def test_patches_are_hidden_as_if_the_forward_had_been_written_for_it(family, transformers):
     plain = transformers[family]
-    watched = holdfast.adapt(plain, "rem").network.module
+    watched = tidefast.adapt(plain, "rem").network.module
     tokens, images = Tokens.of(watched), IMAGES[0, :3]
     masked, by = torch.rand(3, 16) < 0.5, torch.randn(16)
     kept = torch.rand(3, 16).argsort(1)[:, :11]
@@ -108,7 +108,7 @@ def test_patches_are_hidden_as_if_the_forward_had_been_written_for_it(family, tr
 @pytest.mark.parametrize("family", FAMILIES)
 def test_attention_is_that_of_the_last_block_whatever_runs_in_between(family, transformers):
     net, images = transformers[family], IMAGES[0, :3]
-    adapted = holdfast.adapt(net, "rem")
+    adapted = tidefast.adapt(net, "rem")
     tokens = Tokens.of(adapted.network.module)
     adapted.predict(images)  # through REM's own forward, which watches
     adapted.network.source_logits(images.flip(3))
@@ -139,7 +139,7 @@ def test_attention_is_that_of_the_last_block_whatever_runs_in_between(family, tr
 
 def test_the_bundled_transformer_merges_tokens_so_a_patch_is_what_a_last_token_covers():
     net = models.load("bundled-vit")
-    watched = holdfast.adapt(net, "rem")
+    watched = tidefast.adapt(net, "rem")
     layout, images = find_layout(net, "REM"), IMAGES[0, :3]
     assert (layout.patch, layout.merge, layout.width, layout.embedding_width, layout.channels) == (8, 2, 128, 64, 3)
     tokens, module = Tokens.of(watched.network.module), watched.network.module
@@ -285,7 +285,7 @@ def test_rem_adapts_the_published_number_of_parameters(torchvision, timm):
         assert len(names) == 4 * 9
     names = methods.REM(skip=0.0).configure(vits[0], Statistics(vits[0]))
     assert names[-1] == "blocks.11.norm2.bias"
-    layers = [span.name for span in holdfast.adapt(models.load("bundled-vit"), "rem").network.arena.layers]
+    layers = [span.name for span in tidefast.adapt(models.load("bundled-vit"), "rem").network.arena.layers]
     assert layers[0].startswith("stem")
     assert layers[-1] == "late.1.norm2"
 
@@ -315,7 +315,7 @@ class Rolling:
         return images.roll(self.count, 3)
 
 
-def own_parts(adapted: holdfast.Adapter) -> tuple[torch.Tensor, nn.Linear]:
+def own_parts(adapted: tidefast.Adapter) -> tuple[torch.Tensor, nn.Linear]:
     head = head_of(adapted.network.module)[1]
     return head.mask_token.weight, head.hog_head
 
@@ -385,7 +385,7 @@ def test_cmae_returns_weights_of_the_network_and_not_its_own_parts():
 
 
 def test_a_reset_takes_the_mask_token_and_the_head_of_histograms_too():
-    adapted = adapter(methods.CMAE(uncertainty_views=2), reset=holdfast.resets.Periodic(every=3))
+    adapted = adapter(methods.CMAE(uncertainty_views=2), reset=tidefast.resets.Periodic(every=3))
     token, head = own_parts(adapted)
     weight = head.weight.detach().clone()
     assert 0.015 < weight.std() < 0.025
@@ -438,7 +438,7 @@ def test_the_published_settings_of_methods_of_vision_transformers():
     assert cmae.passes(1.0) == (12.0, 1.0)
     assert rem.passes(1.0) == pytest.approx((2.7, 2.7))
     for method, rate in ((cmae, 1e-5), (rem, 1e-3)):
-        optimizer = holdfast.adapt(network(), method).optimizer
+        optimizer = tidefast.adapt(network(), method).optimizer
         assert isinstance(optimizer, torch.optim.Adam)
         assert optimizer.param_groups[0]["lr"] == rate
     with pytest.raises(ValueError, match=r"3 views in steps of 0\.5 hide the whole image"):

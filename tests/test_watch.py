@@ -14,9 +14,9 @@ pytest.importorskip("prometheus_client", reason="left out: the extra `serve` is 
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from holdfast.record import StepRecord
-from holdfast.serve.alarms import KINDS, Latch, SlowAverage
-from holdfast.serve.watch import Alarm, Bounds, ImageStatistics, Watch
+from tidefast.record import StepRecord
+from tidefast.serve.alarms import KINDS, Latch, SlowAverage
+from tidefast.serve.watch import Alarm, Bounds, ImageStatistics, Watch
 
 NORMAL = ImageStatistics(0.45, 0.22, 0.0, 1.0, count=16)
 
@@ -215,7 +215,7 @@ def test_alarms_are_logged_and_a_failing_callback_harms_nobody(caplog):
 
     told: list[Alarm] = []
     watch = Watch(callbacks=[fails, told.append])
-    with caplog.at_level(logging.INFO, "holdfast.serve"):
+    with caplog.at_level(logging.INFO, "tidefast.serve"):
         Simulated(watch, name="back\x7f\ndoor").run(10, concentration=-0.5)
     assert len(told) == 1
     lines = [record.getMessage() for record in caplog.records]
@@ -240,7 +240,7 @@ def test_jumps_of_the_wall_clock_raise_no_alarm_and_leave_intervals_alone():
         now[0] += 10.0
         stream.run(200)
     assert watch.alarms() == []
-    assert value(watch, "holdfast_snapshot_age_seconds") == 40.0
+    assert value(watch, "tidefast_snapshot_age_seconds") == 40.0
     assert [record["step"] for record in watch.history("camera")] == list(range(1, 801))
     assert watch.ranked(["a", "camera"]) == ["camera", "a"]
 
@@ -360,8 +360,8 @@ def test_a_forgotten_stream_leaves_nothing_but_sums():
     assert watch.alarms() == watch.history("camera") == []
     assert not told[-1].active
     assert "camera" not in watch.metrics().decode()
-    assert value(watch, "holdfast_stream_steps_total", stream="other") == 20
-    assert all(value(watch, "holdfast_alarms", kind=kind) == 0 for kind in KINDS)
+    assert value(watch, "tidefast_stream_steps_total", stream="other") == 20
+    assert all(value(watch, "tidefast_alarms", kind=kind) == 0 for kind in KINDS)
 
 
 # -- metrics --------------------------------------------------------------------------------------------------
@@ -401,38 +401,38 @@ def test_metrics_say_what_happened():
     watch.snapshot(0.1, 7, ok=False)
     now[0] = 30.0
     expected = {
-        ("holdfast_steps_total",): 2,
-        ("holdfast_images_total",): 35,
-        ("holdfast_answers_total",): 1,
-        ("holdfast_resets_total",): 1,
-        ("holdfast_nonfinite_total",): 1,
-        ("holdfast_reset_depth_bucket", ("le", "0.5")): 0,
-        ("holdfast_reset_depth_bucket", ("le", "0.75")): 1,
-        ("holdfast_reset_depth_sum",): 0.6,
-        ("holdfast_latency_seconds_count", ("call", "adapt")): 2,
-        ("holdfast_latency_seconds_count", ("call", "predict")): 1,
-        ("holdfast_rejected_total", ("reason", "busy")): 1,
-        ("holdfast_rejected_total", ("reason", "unauthorized")): 1,
-        ("holdfast_events_total", ("what", "freeze")): 1,
-        ("holdfast_queue_images",): 12,
-        ("holdfast_streams",): 1,
-        ("holdfast_snapshots_total",): 1,
-        ("holdfast_snapshot_failures_total",): 1,
-        ("holdfast_snapshot_age_seconds",): 30.0,
-        ("holdfast_snapshot_seconds",): 0.5,
-        ("holdfast_snapshot_streams",): 7,
-        ("holdfast_stream_steps_total", ("stream", "camera")): 2,
-        ("holdfast_stream_images_total", ("stream", "camera")): 35,
-        ("holdfast_stream_depth_total", ("stream", "camera")): 0.6,
-        ("holdfast_stream_latency_seconds_count", ("stream", "camera")): 3,
+        ("tidefast_steps_total",): 2,
+        ("tidefast_images_total",): 35,
+        ("tidefast_answers_total",): 1,
+        ("tidefast_resets_total",): 1,
+        ("tidefast_nonfinite_total",): 1,
+        ("tidefast_reset_depth_bucket", ("le", "0.5")): 0,
+        ("tidefast_reset_depth_bucket", ("le", "0.75")): 1,
+        ("tidefast_reset_depth_sum",): 0.6,
+        ("tidefast_latency_seconds_count", ("call", "adapt")): 2,
+        ("tidefast_latency_seconds_count", ("call", "predict")): 1,
+        ("tidefast_rejected_total", ("reason", "busy")): 1,
+        ("tidefast_rejected_total", ("reason", "unauthorized")): 1,
+        ("tidefast_events_total", ("what", "freeze")): 1,
+        ("tidefast_queue_images",): 12,
+        ("tidefast_streams",): 1,
+        ("tidefast_snapshots_total",): 1,
+        ("tidefast_snapshot_failures_total",): 1,
+        ("tidefast_snapshot_age_seconds",): 30.0,
+        ("tidefast_snapshot_seconds",): 0.5,
+        ("tidefast_snapshot_streams",): 7,
+        ("tidefast_stream_steps_total", ("stream", "camera")): 2,
+        ("tidefast_stream_images_total", ("stream", "camera")): 35,
+        ("tidefast_stream_depth_total", ("stream", "camera")): 0.6,
+        ("tidefast_stream_latency_seconds_count", ("stream", "camera")): 3,
     }
     found = samples(watch)
     for (name, *labels), number in expected.items():
         assert found[name, tuple(labels)] == pytest.approx(number), name
     watch.step("camera", record, latency=0.03, images=NORMAL)
-    assert value(watch, "holdfast_stream_concentration", stream="camera") == -2.0
-    assert value(watch, "holdfast_stream_threshold", stream="camera") == -1.5
-    assert value(watch, "holdfast_stream_inconsistency", stream="camera") == 0.25
+    assert value(watch, "tidefast_stream_concentration", stream="camera") == -2.0
+    assert value(watch, "tidefast_stream_threshold", stream="camera") == -1.5
+    assert value(watch, "tidefast_stream_inconsistency", stream="camera") == 0.25
 
 
 def test_labels_are_bounded_over_thousands_of_streams():
@@ -444,8 +444,8 @@ def test_labels_are_bounded_over_thousands_of_streams():
         assert streams_in(watch) == {f"camera-{n}" for n in range(start + 480, start + 500)} | {"other"}
         sizes.append(len(samples(watch)))
     assert len(set(sizes[1:])) == 1
-    total = sum(number for (name, _), number in samples(watch).items() if name == "holdfast_stream_steps_total")
-    assert total == value(watch, "holdfast_steps_total") == 5000
+    total = sum(number for (name, _), number in samples(watch).items() if name == "tidefast_stream_steps_total")
+    assert total == value(watch, "tidefast_steps_total") == 5000
 
 
 def test_an_active_stream_keeps_its_label():
@@ -469,8 +469,8 @@ def test_no_counter_ever_falls_while_its_label_lasts():
         now = samples(watch)
         grown = {key: number for key, number in now.items() if key[0].endswith("_total")}
         assert all(number >= before.get(key, 0.0) for key, number in grown.items())
-        whole = sum(number for (name, _), number in now.items() if name == "holdfast_stream_images_total")
-        assert whole == now["holdfast_images_total", ()]
+        whole = sum(number for (name, _), number in now.items() if name == "tidefast_stream_images_total")
+        assert whole == now["tidefast_images_total", ()]
         before = grown
 
 
@@ -478,7 +478,7 @@ def test_no_counter_ever_falls_while_its_label_lasts():
 def test_any_name_makes_a_readable_label(name):
     watch = Watch()
     watch.answered(name, latency=0.01, images=2)
-    assert value(watch, "holdfast_stream_images_total", stream=name) == 2
+    assert value(watch, "tidefast_stream_images_total", stream=name) == 2
 
 
 def test_threads_lose_nothing_and_the_watch_is_quick():
@@ -498,6 +498,6 @@ def test_threads_lose_nothing_and_the_watch_is_quick():
     for thread in threads:
         thread.join(timeout=60)
     assert not any(thread.is_alive() for thread in threads)
-    assert value(watch, "holdfast_steps_total") == 4000
+    assert value(watch, "tidefast_steps_total") == 4000
     assert all(len(watch.history(f"camera-{number}")) == 500 for number in range(8))
     assert time.perf_counter() - started < 30

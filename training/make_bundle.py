@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from holdfast import datasets
-from holdfast.datasets.bundled import FILES, PER_CLASS
-from holdfast.datasets.packing import pack, unpack
+from tidefast import datasets
+from tidefast.datasets.bundled import FILES, PER_CLASS
+from tidefast.datasets.packing import pack, unpack
 
 
 def main() -> None:

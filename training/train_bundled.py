@@ -4,7 +4,7 @@
     python training/train_bundled.py export bundled-resnet --work checkpoints
     python training/train_bundled.py evaluate --data cifar
 
-`--data` is a folder that `holdfast.datasets.cifar10` reads; nothing is downloaded. `train` writes a checkpoint after
+`--data` is a folder that `tidefast.datasets.cifar10` reads; nothing is downloaded. `train` writes a checkpoint after
 every epoch and, started again, continues from the last one: each epoch draws its randomness from its own number,
 so that an interrupted run takes the same steps as an uninterrupted one.
 """
@@ -29,10 +29,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from holdfast import datasets, models
-from holdfast.datasets import ImageSet
-from holdfast.files import write_atomically
-from holdfast.models.bundled import Bundled
+from tidefast import datasets, models
+from tidefast.datasets import ImageSet
+from tidefast.files import write_atomically
+from tidefast.models.bundled import Bundled
 
 log = logging.getLogger("train_bundled")
 PADDING = 4

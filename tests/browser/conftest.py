@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-BROWSER = os.environ.get("HOLDFAST_BROWSER") or next(
+BROWSER = os.environ.get("TIDEFAST_BROWSER") or next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"))), None
 )
 FLAGS = [

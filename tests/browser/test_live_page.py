@@ -24,8 +24,8 @@ pytest.importorskip("prometheus_client", reason="left out: the extra `serve` is 
 import httpx
 import uvicorn
 
-from holdfast.serve import ImageStatistics, Service, Settings, make_app
-from holdfast.testing import small_network
+from tidefast.serve import ImageStatistics, Service, Settings, make_app
+from tidefast.testing import small_network
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="browser tests left out: playwright is not installed")
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
@@ -172,7 +172,7 @@ def test_streams_at_a_glance(visit, stand):
     assert names[0] == "door/back"  # it has alarms
     assert "resets" in tab.inner_text("#alarm-list")
     assert "Roll the stream back" in tab.inner_text("#alarm-list")
-    assert "(2) holdfast" in tab.title()
+    assert "(2) tidefast" in tab.title()
     expect(row(tab, "camera-1").locator("td").nth(1)).to_have_text("30")
     expect(row(tab, "door/back").locator("td").nth(0)).to_have_text("2")
     expect(row(tab, "door/back").locator("td").nth(3)).to_have_text("30 in 30")
@@ -299,7 +299,7 @@ def test_nothing_happens_without_confirmation(visit, stand):
         leave()
         expect(tab.get_by_role("dialog")).not_to_be_visible()
     assert stand.fleet["camera-1"].step == 30
-    assert b"holdfast_events_total{" not in stand.watch.metrics()
+    assert b"tidefast_events_total{" not in stand.watch.metrics()
 
 
 def test_the_keyboard_is_enough(visit, stand):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast import report
+from tidefast import report
 from test_report import story_of
 
 WIDTHS, SCHEMES = (360, 768, 1280), ("light", "dark")

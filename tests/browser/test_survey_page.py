@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast import bench
-from holdfast.report import survey
-from holdfast.report.comparison import Comparison
-from holdfast.report.entries import Arrangement, read
+from tidefast import bench
+from tidefast.report import survey
+from tidefast.report.comparison import Comparison
+from tidefast.report.entries import Arrangement, read
 
 GRID = {
     "stream": "drift:images_per_cell=16",

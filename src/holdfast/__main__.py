@@ -1,5 +1,0 @@
-"""`python -m holdfast`."""
-
-from holdfast.cli import main
-
-raise SystemExit(main())

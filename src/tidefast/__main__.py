@@ -1,0 +1,5 @@
+"""`python -m tidefast`."""
+
+from tidefast.cli import main
+
+raise SystemExit(main())

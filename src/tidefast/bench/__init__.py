@@ -1,0 +1,25 @@
+"""Experiments: run one, sweep over many, read the results."""
+
+from tidefast.bench.assembly import adapter_of, model_of, stream_of
+from tidefast.bench.component import Component
+from tidefast.bench.experiment import Experiment
+from tidefast.bench.results import Run, dominant_domains, find, load
+from tidefast.bench.runner import run
+from tidefast.bench.sweep import Outcome, Progress, experiments, sweep
+
+__all__ = [
+    "Component",
+    "Experiment",
+    "Outcome",
+    "Progress",
+    "Run",
+    "adapter_of",
+    "dominant_domains",
+    "experiments",
+    "find",
+    "load",
+    "model_of",
+    "run",
+    "stream_of",
+    "sweep",
+]

@@ -1,0 +1,310 @@
+"""What is measured on a finished run: small functions of arrays, and `summary`, which calls them all.
+
+Accuracies are shares from 0 to 1, and nan where there is nothing to measure. Batches are counted from 0. A reset "after
+batch t" is one whose `reset_fraction` at t is above 0: batch t was still predicted by the model of before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from tidefast.validation import require_count
+
+if TYPE_CHECKING:
+    from tidefast.bench.results import Run
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+Counts: TypeAlias = npt.NDArray[np.int64]
+Numbers: TypeAlias = npt.ArrayLike
+Names: TypeAlias = Sequence[str] | npt.NDArray[np.object_]
+
+AROUND = 10
+"""Batches before and after a reset that its effect is measured on."""
+BLOCK = 1000
+"""Batches of a block in the curves and histograms of `summary`."""
+MANY = 200
+"""A summary names the accuracy of each domain up to so many."""
+
+
+def accuracy(correct: Numbers, images: Numbers) -> float:
+    """Correct answers over images seen.
+
+    >>> accuracy([3, 1], [4, 4])
+    0.5
+    """
+    seen = float(np.sum(images))
+    return float(np.sum(correct)) / seen if seen else math.nan
+
+
+def batch_accuracy(correct: Numbers, images: Numbers) -> Floats:
+    """The accuracy of each batch."""
+    right, seen = np.asarray(correct, float), np.asarray(images, float)
+    shares: Floats = np.divide(right, seen, out=np.full(len(seen), np.nan), where=seen > 0)
+    return shares
+
+
+def windowed(correct: Numbers, images: Numbers, batches: int) -> Floats:
+    """The accuracy of each block of so many batches, one after the other; the last may be shorter.
+
+    >>> windowed([1, 1, 0, 2, 4], [4, 4, 4, 4, 4], 2).tolist()
+    [0.25, 0.25, 1.0]
+    """
+    require_count("batches of a block", batches)
+    starts = np.arange(0, len(np.asarray(images)), batches)
+    if not len(starts):
+        return np.empty(0)
+    right, seen = (np.add.reduceat(np.asarray(values, float), starts) for values in (correct, images))
+    return batch_accuracy(right, seen)
+
+
+def by_domain(domain: Names, images: Numbers, correct: Numbers) -> dict[str, float]:
+    """The accuracy in each domain, over all its stretches, in the order of first sight.
+
+    >>> by_domain(["fog", "snow", "fog"], [2, 4, 2], [1, 4, 2])
+    {'fog': 0.75, 'snow': 1.0}
+    """
+    names, at = _codes(domain)
+    right, seen = (np.bincount(at, np.asarray(values, float), len(names)) for values in (correct, images))
+    return dict(zip(names, batch_accuracy(right, seen).tolist(), strict=True))
+
+
+def domain_mean(domain: Names, images: Numbers, correct: Numbers) -> float:
+    """The unweighted mean of the domains' accuracies.
+
+    >>> domain_mean(["fog", "snow", "fog"], [2, 4, 2], [1, 4, 2])
+    0.875
+    """
+    return _mean(np.array(list(by_domain(domain, images, correct).values())))
+
+
+def visit_table(domain: Names, visit: Numbers, images: Numbers, correct: Numbers) -> Floats:
+    """Accuracies [visits, domains], nan where a visit did not come to a domain."""
+    names, at = _codes(domain)
+    visits = np.asarray(visit, np.int64)
+    height = int(visits.max()) + 1 if len(visits) else 0
+    cells = visits * len(names) + at
+    right, seen = (np.bincount(cells, np.asarray(values, float), height * len(names)) for values in (correct, images))
+    return batch_accuracy(right, seen).reshape(height, len(names))
+
+
+def by_visit(table: Floats) -> Floats:
+    """The accuracy of each visit, the mean over its domains, from a `visit_table`.
+
+    >>> by_visit(np.array([[0.25, 0.75], [0.5, np.nan]])).tolist()
+    [0.5, 0.5]
+    """
+    return np.array([_mean(row) for row in table])
+
+
+def knowledge_recovery(table: Floats) -> Floats:
+    """For each visit of a `visit_table`, how far domains are above the best of their earlier visits; mean over domains.
+
+    Below 0, something was forgotten. The first visit has 0; so has a visit that only comes to new domains.
+
+    >>> knowledge_recovery(np.array([[0.25, 0.5], [0.75, 0.5], [0.5, 0.5]])).tolist()
+    [0.0, 0.25, -0.125]
+    """
+    gains = np.zeros(len(table))
+    for at in range(1, len(table)):
+        best = np.fmax.reduce(table[:at], axis=0)
+        known = ~np.isnan(best) & ~np.isnan(table[at])
+        gains[at] = float((table[at] - best)[known].mean()) if known.any() else 0.0
+    return gains
+
+
+def collapsed(accuracy: float, source: float) -> bool:
+    """Whether a run is below the unadapted model on the same stream with the same seed.
+
+    >>> collapsed(0.20, source=0.25), collapsed(0.25, source=0.25)
+    (True, False)
+    """
+    return accuracy < source
+
+
+@dataclass(frozen=True, eq=False)
+class ResetEffects:
+    """What resets did. One entry for each reset that has a batch after it."""
+
+    change: Floats
+    """Mean accuracy of the ten batches after, minus that of the ten before."""
+    delay: Floats
+    """Batches until the best accuracy of the ten before was reached again; nan unless the change is negative."""
+
+    @property
+    def detrimental_share(self) -> float:
+        """The share of resets after which accuracy was lower."""
+        return _mean((self.change < 0).astype(float))
+
+    @property
+    def beneficial_share(self) -> float:
+        """The share of resets after which accuracy was higher."""
+        return _mean((self.change > 0).astype(float))
+
+    @property
+    def detrimental_mean(self) -> float:
+        """The mean change by the resets that did harm; negative."""
+        return _mean(self.change[self.change < 0])
+
+    @property
+    def beneficial_mean(self) -> float:
+        """The mean change by the resets that did good."""
+        return _mean(self.change[self.change > 0])
+
+    @property
+    def recovery_delay(self) -> float:
+        """The mean delay of the resets that did harm."""
+        return _mean(self.delay)
+
+
+def reset_effects(accuracy: Numbers, resets: Numbers) -> ResetEffects:
+    """The effect of the resets after the batches `resets`, given the accuracy of each batch.
+
+    Ten batches before and after, or as many as there are to the neighbouring resets and the ends of the stream. A delay
+    ends at the next reset, or with the stream, if accuracy has not come back by then.
+
+    >>> effects = reset_effects([0.5] * 10 + [0.25, 0.25, 0.5, 0.5], [9])
+    >>> effects.change.tolist(), effects.delay.tolist()
+    ([-0.125], [3.0])
+    """
+    values, at = np.asarray(accuracy, float), np.asarray(resets, np.int64)
+    last = len(values) - 1
+    changes, delays = [], []
+    edges = [-1, *at.tolist(), last]
+    for before, t, after in zip(edges, edges[1:], edges[2:], strict=False):
+        if t >= last:
+            continue
+        old = values[max(before, t - AROUND) + 1 : t + 1]
+        new = values[t + 1 : after + 1]
+        change = _mean(new[:AROUND]) - _mean(old)
+        back = np.flatnonzero(new >= np.nanmax(old))
+        changes.append(change)
+        delays.append(math.nan if not change < 0 else float(back[0] + 1) if len(back) else float(after - t))
+    return ResetEffects(np.array(changes, float), np.array(delays, float))
+
+
+def correlation(concentration: Numbers, accuracy: Numbers) -> float:
+    """Pearson's r of concentration and batch accuracy, over the batches that have both; nan when it is undefined.
+
+    High concentration goes with low accuracy, so r is expected to be negative; the paper prints its magnitude.
+
+    >>> correlation([-2.0, -1.5, -1.0, float("nan")], [0.5, 0.25, 0.0, 0.9])
+    -1.0
+    """
+    pairs = np.stack([np.asarray(concentration, float), np.asarray(accuracy, float)])
+    x, y = pairs[:, np.isfinite(pairs).all(axis=0)]
+    if len(x) < 2 or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return math.nan
+    x, y = x - x.mean(), y - y.mean()
+    return float(np.clip((x @ y) / math.sqrt((x @ x) * (y @ y)), -1.0, 1.0))
+
+
+def prediction_histogram(
+    predicted: npt.NDArray[np.integer[Any]], block: int = BLOCK, classes: int = 10, seed: int = 0
+) -> tuple[Counts, Counts]:
+    """Which classes were chosen, and how often each was predicted, [blocks, classes], from counts [batches, classes].
+
+    The classes are drawn once, by the seed. A collapsed model empties nearly all of them.
+
+    >>> chosen, counts = prediction_histogram(np.ones((5, 3), int), block=2, classes=2)
+    >>> chosen.tolist(), counts.tolist()
+    ([1, 2], [[2, 2], [2, 2], [1, 1]])
+    """
+    require_count("block", block)
+    available = predicted.shape[1]
+    chosen = np.sort(np.random.default_rng(seed).choice(available, min(classes, available), replace=False))
+    starts = np.arange(0, len(predicted), block)
+    if not len(starts):
+        return chosen, np.empty((0, len(chosen)), np.int64)
+    return chosen, np.add.reduceat(predicted[:, chosen].astype(np.int64), starts, axis=0)
+
+
+def seconds_per_batch(seconds: Numbers) -> float:
+    """The median time of an adapting call: the first ones, which warm up, and hiccups do not count."""
+    values = np.asarray(seconds, float)
+    values = values[np.isfinite(values)]
+    return float(np.median(values)) if len(values) else math.nan
+
+
+def summary(run: Run, *, predictions: bool = True) -> dict[str, Any]:
+    """All of them for one run, as plain values for a JSON file: None where there is nothing to measure.
+
+    Of a run that is not complete, so far. Without `predictions`, the histogram is left out, and the counts of each
+    class in each batch, which are the bulk of a run, are not read.
+    """
+    steps, spans = run.steps, run.spans
+    correct, images = steps["correct"], steps["images"]
+    of_batches = batch_accuracy(correct, images)
+    domains = by_domain(spans["domain"], spans["images"], spans["correct"])
+    table = visit_table(spans["domain"], spans["visit"], spans["images"], spans["correct"])
+    fraction = np.nan_to_num(steps["reset_fraction"])
+    resets = np.flatnonzero(fraction > 0)
+    effects = reset_effects(of_batches, resets)
+    r = correlation(steps["concentration"], of_batches)
+    plain: dict[str, Any] = _plain(
+        {
+            "batches": len(images),
+            "total": int(run.total),
+            "images": int(np.sum(images)),
+            "accuracy": accuracy(correct, images),
+            "domain_mean": _mean(np.array(list(domains.values()))),
+            "domains": domains if len(domains) <= MANY else len(domains),
+            "visits": by_visit(table) if len(table) > 1 else None,
+            "visit_mean": _mean(by_visit(table)) if len(table) > 1 else None,
+            "knowledge_recovery": knowledge_recovery(table) if len(table) > 1 else None,
+            "blocks": {"batches": BLOCK, "accuracy": windowed(correct, images, BLOCK)},
+            "resets": {
+                "count": len(resets),
+                "mean_depth": _mean(fraction[resets]),
+                "detrimental_share": effects.detrimental_share,
+                "detrimental_mean": effects.detrimental_mean,
+                "beneficial_share": effects.beneficial_share,
+                "beneficial_mean": effects.beneficial_mean,
+                "recovery_delay": effects.recovery_delay,
+            },
+            "concentration_accuracy": {
+                "r": r,
+                "magnitude": abs(r),
+                "sign": None if math.isnan(r) else int(np.sign(r)),
+            },
+            "predictions": _histogram(run) if predictions else None,
+            "nonfinite": int(np.sum(steps["nonfinite"])),
+            "seconds_per_batch": seconds_per_batch(run.seconds),
+        }
+    )
+    return plain
+
+
+def _histogram(run: Run) -> dict[str, Any]:
+    chosen, counts = prediction_histogram(run.steps["predicted"])
+    return {"classes": chosen, "batches": BLOCK, "counts": counts}
+
+
+def _codes(names: Names) -> tuple[list[str], Counts]:
+    """The different names in the order of first sight, and for each entry the number of its name."""
+    number: dict[str, int] = {}
+    at = np.fromiter((number.setdefault(str(name), len(number)) for name in names), np.int64, len(names))
+    return list(number), at
+
+
+def _mean(values: Floats) -> float:
+    """The mean of what is not nan; nan of nothing."""
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else math.nan
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray):
+        return _plain(value.tolist())
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value

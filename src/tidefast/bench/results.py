@@ -1,0 +1,169 @@
+"""Runs on disk, read back."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidefast.bench.experiment import Experiment
+from tidefast.bench.ledger import SPANS, STEPS, TIMING, Ledger
+from tidefast.errors import FORMER_NAME, FolderError, of_former_name
+
+EXPERIMENT, ENVIRONMENT, RESULT, SNAPSHOT, ERROR = (
+    "experiment.json",
+    "environment.json",
+    "result.json",
+    "snapshot.safetensors",
+    "error.txt",
+)
+Array = npt.NDArray[Any]
+
+
+class Columns(Mapping[str, Array]):
+    """The columns of a table as arrays, read when asked for: numbers that were not measured are nan.
+
+    They end at batch `end`, however far the run has come since.
+    """
+
+    def __init__(self, ledger: Ledger, file: str, end: int | None) -> None:
+        self._ledger, self._file, self._end = ledger, file, end
+        self._read: dict[str, Array] = {}
+
+    def __getitem__(self, name: str) -> Array:
+        if name not in self._read:
+            if name not in self:
+                raise KeyError(f"no column {name!r}; there are {', '.join(self)}")
+            self._read[name] = _array(self._ledger.column(self._file, name, self._end))
+        return self._read[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._ledger.names(self._file)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._ledger.names(self._file))
+
+    def __len__(self) -> int:
+        return len(self._ledger.names(self._file))
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One run, finished or not."""
+
+    folder: Path
+    experiment: Experiment
+    total: int
+    """Batches of the whole stream; 0 while that is not known."""
+    environment: dict[str, Any]
+    complete: bool
+    end: int | None = None
+    """The last batch that was on disk when a run that is not finished was loaded."""
+
+    def _columns(self, file: str) -> Columns:
+        return Columns(Ledger(self.folder), file, self.end)
+
+    @functools.cached_property
+    def steps(self) -> Columns:
+        """One row per batch, in order; `predicted` and `labels` are counts [batches, classes]."""
+        return self._columns(STEPS)
+
+    @functools.cached_property
+    def spans(self) -> Columns:
+        """One row per batch and stretch of images in one domain."""
+        return self._columns(SPANS)
+
+    @property
+    def seconds(self) -> npt.NDArray[np.float64]:
+        """Wall time of each adapting call."""
+        return self._columns(TIMING)["seconds"]
+
+    @property
+    def batches(self) -> int:
+        """How many batches it has seen."""
+        return len(self.steps["step"])
+
+    @property
+    def accuracy(self) -> float:
+        """Share of correct predictions so far; nan when there are none."""
+        images = int(self.steps["images"].sum())
+        return float(self.steps["correct"].sum() / images) if images else float("nan")
+
+    @property
+    def result(self) -> dict[str, Any] | None:
+        """The summary of a finished run."""
+        return read_json(self.folder / RESULT)
+
+
+def load(folder: str | os.PathLike[str]) -> Run:
+    """The run in a folder."""
+    folder = Path(folder)
+    plain = read_json(folder / EXPERIMENT)
+    if plain is None:
+        raise FolderError(f"{folder} holds no run: there is no {EXPERIMENT}")
+    environment = read_environment(folder) or {}
+    ledger = Ledger(folder)
+    end = ledger.written()  # before it is asked whether all is there: a run may be finished at any moment
+    return Run(
+        folder=folder,
+        experiment=Experiment.of(plain),
+        total=int(environment.get("batches", 0)),
+        environment=environment,
+        complete=(folder / RESULT).is_file(),
+        end=None if ledger.complete else end,
+    )
+
+
+def read_environment(folder: Path) -> dict[str, Any] | None:
+    """What a run ran on; None when that is not noted yet."""
+    environment = read_json(folder / ENVIRONMENT)
+    if environment is not None and FORMER_NAME in environment:
+        raise FolderError(of_former_name(folder))
+    return environment
+
+
+def find(root: str | os.PathLike[str]) -> list[Run]:
+    """Every run in a folder and below it, in the order of their names."""
+    root = Path(root)
+    if not root.is_dir():
+        raise FolderError(f"{root} is not a folder")
+    return [load(path.parent) for path in sorted(root.rglob(EXPERIMENT))]
+
+
+def dominant_domains(run: Run) -> list[str]:
+    """For each batch the domain of most of its images."""
+    spans = run.spans
+    rows = zip(spans["step"].tolist(), spans["domain"], spans["images"].tolist(), strict=True)
+    return [str(max(group, key=lambda row: row[2])[1]) for _, group in itertools.groupby(rows, key=lambda row: row[0])]
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """An object from a file; None when there is no file."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise FolderError(f"{path} is damaged: {error}") from error
+    if not isinstance(content, dict):
+        raise FolderError(f"{path} is damaged: it holds no object")
+    return content
+
+
+def _array(column: pa.ChunkedArray) -> Array:
+    values = column.combine_chunks()
+    if pa.types.is_list(values.type):
+        flat = values.flatten().to_numpy()
+        return np.asarray(flat.reshape(len(values), -1 if len(values) else 0))
+    if pa.types.is_string(values.type):
+        return np.array(values.to_pylist(), dtype=object)
+    return np.asarray(values.to_numpy(zero_copy_only=False))

@@ -1,0 +1,244 @@
+"""Run one experiment: adapt, write down, take a snapshot now and then; the same call again goes on where it was."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tidefast import losses, snapshot
+from tidefast.adapter import Adapter
+from tidefast.bench import assembly, environment, metrics
+from tidefast.bench.experiment import Experiment
+from tidefast.bench.ledger import Ledger, Row
+from tidefast.bench.results import (
+    ENVIRONMENT,
+    ERROR,
+    EXPERIMENT,
+    RESULT,
+    SNAPSHOT,
+    Run,
+    load,
+    read_environment,
+    read_json,
+)
+from tidefast.errors import FolderError, SnapshotError
+from tidefast.files import LOCK, locked, write_atomically
+from tidefast.streams import Batch, Seekable
+from tidefast.validation import require_count
+
+Progress = Callable[[int, int, float], None]
+"""Called with the batches seen, those of the whole stream, and the accuracy so far."""
+
+
+def run(
+    experiment: Experiment,
+    out: str | os.PathLike[str],
+    *,
+    snapshot_every: int = 100,
+    prefetch: int = 0,
+    tensorboard: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+    fresh: bool = False,
+    patience: float = 0.0,
+    batches: Path | None = None,
+) -> Run:
+    """Run an experiment in the folder `out`, from its last snapshot on, and return what is on disk then.
+
+    A finished run is not run again. A folder that holds another experiment is refused; `fresh` deletes what was there.
+    snapshot_every: a killed run loses at most so many batches. prefetch: processes that make batches ahead of time.
+    should_stop: asked after every batch; True ends early, with a snapshot. patience: seconds to wait while another
+    process is in the folder. batches: a folder of batches that runs share, see `streams.Kept`; bits are the same.
+    """
+    require_count("snapshot_every", snapshot_every)
+    require_count("prefetch", prefetch, low=0)
+    assembly.check(experiment)
+    folder = Path(out)
+    _refuse_foreign(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder / LOCK, patience=patience):
+        if fresh:
+            clear(folder)
+        claim(folder, experiment)
+        if not (folder / RESULT).is_file():
+            (folder / ERROR).unlink(missing_ok=True)
+            with _tensorboard(tensorboard) as log:
+                _go_on(experiment, folder, snapshot_every, prefetch, log, progress, should_stop, batches)
+    return load(folder)
+
+
+def _go_on(
+    experiment: Experiment,
+    folder: Path,
+    snapshot_every: int,
+    prefetch: int,
+    log: Callable[[Row], None],
+    progress: Progress | None,
+    should_stop: Callable[[], bool],
+    kept: Path | None,
+) -> None:
+    model, stream = assembly.model_of(experiment), assembly.stream_of(experiment, kept)
+    adapter = assembly.adapter_of(experiment, model, stream)
+    ledger = Ledger(folder)
+    _resume(adapter, ledger)
+    _note_environment(folder, model, stream)
+    correct, images = _so_far(folder)
+    with contextlib.closing(stream.batches(start=adapter.step, workers=prefetch)) as batches:
+        for batch in batches:
+            row = _step(adapter, batch)
+            ledger.append(row)
+            log(row)
+            correct, images = correct + row.correct, images + row.images
+            stop = should_stop()
+            if stop or row.step % snapshot_every == 0 or row.step == len(stream):
+                _save(adapter, ledger)
+            if progress is not None:
+                progress(row.step, len(stream), correct / images)
+            if stop and row.step < len(stream):
+                return
+    _finish(folder, ledger)
+
+
+def _step(adapter: Adapter, batch: Batch) -> Row:
+    started = time.perf_counter()
+    logits = adapter(batch.images)
+    seconds = time.perf_counter() - started
+    record = adapter.last
+    assert record is not None
+    classes = logits.shape[1]
+    predicted = logits.argmax(1)
+    right = predicted == batch.labels
+    spans, first = [], 0
+    for span in batch.spans:
+        spans.append(
+            {
+                "domain": str(span.domain),
+                "visit": span.visit,
+                "images": span.images,
+                "correct": int(right[first : first + span.images].sum()),
+            }
+        )
+        first += span.images
+    concentration = record.concentration
+    return Row(
+        step=record.step,
+        images=len(predicted),
+        correct=int(right.sum()),
+        selected=record.selected,
+        loss=record.loss,
+        # Every run has it, so that runs can be compared; a policy that measures it sees uncorrected logits.
+        concentration=float(losses.concentration(logits)) if concentration is None else concentration,
+        concentration_mean_of_softmax=-float(losses.marginal_entropy(logits)),
+        concentration_without_1=float(losses.trimmed_concentration(logits, 1)),
+        concentration_without_10_percent=float(losses.trimmed_concentration(logits, max(1, logits.numel() // 10))),
+        threshold=record.threshold,
+        inconsistency=record.inconsistency,
+        momentum=record.momentum,
+        penalty=record.penalty,
+        reset_fraction=record.reset_fraction,
+        nonfinite=record.nonfinite,
+        skipped=record.skipped,
+        predicted=torch.bincount(predicted, minlength=classes).tolist(),
+        labels=torch.bincount(batch.labels, minlength=classes).tolist(),
+        spans=spans,
+        seconds=seconds,
+    )
+
+
+def _save(adapter: Adapter, ledger: Ledger) -> None:
+    """The rows first: a snapshot is never ahead of them."""
+    ledger.flush()
+    adapter.save(ledger.folder / SNAPSHOT)
+
+
+def _resume(adapter: Adapter, ledger: Ledger) -> None:
+    path = ledger.folder / SNAPSHOT
+    if path.is_file():
+        try:
+            adapter.load(path)
+        except SnapshotError as error:
+            raise SnapshotError(f"{error}; start over with --fresh (fresh=True)") from error
+    if not ledger.rewind(adapter.step):
+        adapter.reset()
+
+
+def _finish(folder: Path, ledger: Ledger) -> None:
+    """The result is written last: where it is, everything else is."""
+    ledger.finish()
+    summary = metrics.summary(load(folder))
+    write_atomically(folder / RESULT, json.dumps(summary, indent=1, allow_nan=False).encode())
+    ledger.clear()
+
+
+def _so_far(folder: Path) -> tuple[int, int]:
+    steps = load(folder).steps
+    return int(steps["correct"].sum()), int(steps["images"].sum())
+
+
+def _note_environment(folder: Path, model: torch.nn.Module, stream: Seekable) -> None:
+    if read_environment(folder) is None:
+        facts = {
+            **environment.describe(),
+            "weights": snapshot.digest_of(model.state_dict()),
+            "batches": len(stream),
+            "classes": list(stream.classes),
+        }
+        write_atomically(folder / ENVIRONMENT, json.dumps(facts, indent=1).encode())
+
+
+def claim(folder: Path, experiment: Experiment) -> None:
+    """Make the folder this experiment's, under its present titles; refuse one that holds another."""
+    found, wanted = read_json(folder / EXPERIMENT), experiment.as_plain()
+    if found is not None:
+        there = Experiment.of(found)
+        if there != experiment and (folder / SNAPSHOT).is_file():  # without one, nothing has been done that could mix
+            old, new = there.as_plain(), wanted
+            names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+            differences = ", ".join(f"{name} {old.get(name)!r} there, {new.get(name)!r} asked" for name in names)
+            raise FolderError(
+                f"{folder} holds another experiment ({differences}): choose another folder, or start over with "
+                "--fresh, which deletes it"
+            )
+    write_atomically(folder / EXPERIMENT, json.dumps(wanted, indent=1).encode())
+
+
+def _refuse_foreign(folder: Path) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise FolderError(f"{folder} is a file: choose another folder")
+    held = {entry.name for entry in folder.iterdir()} - {LOCK} if folder.exists() else set()
+    if held and EXPERIMENT not in held:
+        raise FolderError(f"{folder} is not empty and holds no run: choose another folder")
+
+
+def clear(folder: Path) -> None:
+    """Delete a run, and nothing that is not one's."""
+    ledger = Ledger(folder)
+    ledger.clear()
+    for name in (RESULT, SNAPSHOT, *Ledger.FILES, ENVIRONMENT, ERROR, EXPERIMENT):
+        (folder / name).unlink(missing_ok=True)
+    shutil.rmtree(folder / "tensorboard", ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _tensorboard(folder: str | os.PathLike[str] | None) -> Iterator[Callable[[Row], None]]:
+    if folder is None:
+        yield lambda row: None
+        return
+    from tidefast.bench.tensorboard import TensorBoard
+
+    with TensorBoard(folder) as board:
+        yield lambda row: board.step(row.step, **_scalars(row))
+
+
+def _scalars(row: Row) -> dict[str, Any]:
+    names = ("loss", "selected", "concentration", "threshold", "inconsistency", "penalty", "reset_fraction")
+    measured = {name: getattr(row, name) for name in names}
+    return {"accuracy": row.correct / row.images, **{k: v for k, v in measured.items() if v is not None}}

@@ -1,0 +1,52 @@
+"""`tidefast list`."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+from typing import Any
+
+PURPOSE = "registered names, and what they stand for"
+EXAMPLE = "tidefast list streams 'cin-c*' --long"
+
+_KINDS = ("methods", "resets", "streams", "models")
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """What the command takes."""
+    parser.add_argument("kind", nargs="?", choices=_KINDS, help="which names (default: all)")
+    parser.add_argument("pattern", nargs="?", default="*", help="shell pattern (default: everything)")
+    parser.add_argument("--long", action="store_true", help="also what each is, and which files it needs")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Print the names."""
+    for kind in _KINDS:
+        if options.kind in (None, kind):
+            registry = _registry(kind)
+            for name in registry.names(options.pattern):
+                print(name if options.kind else f"{kind}\t{name}")
+                if options.long:
+                    print("\n".join(f"    {line}" for line in description(registry.get(name))))
+            for name, (of, changes) in registry.variants(options.pattern).items():
+                print(name if options.kind else f"{kind}\t{name}")
+                if options.long:
+                    print(f"    {of} with {', '.join(f'{key}={value}' for key, value in changes.items())}")
+
+
+def description(registered: type) -> list[str]:
+    """The first line of a class's docstring, and which files it needs, if any."""
+    summary = (inspect.getdoc(registered) or "").partition("\n")[0]
+    needs = getattr(registered, "needs", "")
+    return [summary, *([f"needs {needs}"] if needs else [])]
+
+
+def _registry(kind: str) -> Any:
+    from tidefast import methods, models, resets, streams
+
+    return {
+        "methods": methods.base.registry,
+        "resets": resets.base.registry,
+        "streams": streams.registry,
+        "models": models.registry,
+    }[kind]

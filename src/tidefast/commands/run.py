@@ -1,0 +1,104 @@
+"""`tidefast run`."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+PURPOSE = "one experiment: a method with a reset policy on a stream; the same command again goes on where it stopped"
+EXAMPLE = (
+    "tidefast run --stream ccc-mini:level=hard --method eta:similarity_margin=0.4 --reset asr --optimizer adam:lr=1e-3 "
+    "--steps 3000 --batch 32 --seed 43 --out runs/first"
+)
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """What the command takes."""
+    parser.add_argument("file", nargs="?", help="experiment in YAML; the options below change or replace it")
+    part = "; name or name:key=value,key=value (see tidefast list)"
+    parser.add_argument("--stream", help="the stream" + part)
+    parser.add_argument("--method", help="the method" + part)
+    parser.add_argument("--reset", help="the reset policy (default: never)")
+    parser.add_argument("--model", help="the network, or module:function (default: bundled-resnet)")
+    parser.add_argument(
+        "--optimizer", help="of torch.optim, such as sgd:lr=1e-3 (default: the method's published choice)"
+    )
+    parser.add_argument("--seed", type=int, help="of the stream and the method (default: 0)")
+    parser.add_argument("--steps", type=int, help="batches (default: the whole stream)")
+    parser.add_argument("--batch", type=int, help="images per batch (default: the stream's own, mostly 64)")
+    parser.add_argument("--window", type=int, help="with batches of one: images per adaptation step (default: 16)")
+    parser.add_argument(
+        "--source", help="images or prepared file for methods that need source data (default: the stream's)"
+    )
+    parser.add_argument("--out", required=True, help="folder of the run")
+    parser.add_argument("--snapshot-every", type=int, default=100, help="batches a kill may cost (default %(default)s)")
+    parser.add_argument(
+        "--prefetch", type=int, default=0, help="processes that make batches ahead (default %(default)s)"
+    )
+    parser.add_argument("--threads", type=int, help="torch threads (default: torch's choice)")
+    parser.add_argument("--tensorboard", metavar="FOLDER", help="also log there for TensorBoard")
+    parser.add_argument("--fresh", action="store_true", help="delete the earlier run in the folder and start over")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run it; 130 when interrupted, with a snapshot of the last batch."""
+    import torch
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from tidefast import bench
+    from tidefast.bench import interruption
+    from tidefast.validation import require_count
+
+    if options.threads is not None:
+        require_count("--threads", options.threads)
+        torch.set_num_threads(options.threads)
+    experiment = _experiment(options)
+    console = Console()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[said]}"))
+    with (
+        interruption.noticed() as wish,
+        Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bar,
+    ):
+        task = bar.add_task(experiment.label, total=experiment.steps, said="")
+
+        def show(seen: int, total: int, accuracy: float) -> None:
+            bar.update(task, completed=seen, total=total, said=f"{100 * accuracy:.1f} %")
+
+        done = bench.run(
+            experiment,
+            options.out,
+            snapshot_every=options.snapshot_every,
+            prefetch=options.prefetch,
+            tensorboard=options.tensorboard,
+            progress=show,
+            should_stop=lambda: wish.count > 0,
+            fresh=options.fresh,
+        )
+    console.print(
+        f"{experiment.label} on {experiment.stream.label}, seed {experiment.seed}: {100 * done.accuracy:.2f} % over "
+        f"{done.batches} of {done.total} batches; {done.folder}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    if not done.complete:
+        console.print("Interrupted: the same command goes on where it stopped.")
+        return 130
+    return 0
+
+
+def _experiment(options: argparse.Namespace) -> Any:
+    from pathlib import Path
+
+    from tidefast.bench import Experiment, text
+
+    fields: dict[str, Any] = {}
+    if options.file is not None:
+        content = text.parse(Path(options.file).read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError(f"{options.file} holds no experiment: expected lines such as 'stream: drift'")
+        fields.update(content)
+    for name in ("stream", "method", "reset", "model", "optimizer", "seed", "steps", "batch", "window", "source"):
+        if getattr(options, name) is not None:
+            fields[name] = getattr(options, name)
+    return Experiment.of(fields)

@@ -1,0 +1,58 @@
+"""`tidefast sweep`."""
+
+from __future__ import annotations
+
+import argparse
+
+PURPOSE = "a grid of experiments on local processes or a Ray cluster; finished runs are not run again"
+EXAMPLE = "tidefast sweep grid.yaml --out runs/grid --jobs 2"
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """What the command takes."""
+    parser.add_argument("file", help="grid in YAML: an experiment in which a field that is a list is an axis")
+    parser.add_argument("--out", required=True, help="folder of the runs")
+    parser.add_argument("--jobs", type=int, help="runs at a time (default: one per core)")
+    parser.add_argument("--threads", type=int, help="torch threads of each run (default: its share of the cores)")
+    parser.add_argument("--backend", choices=("local", "ray"), default="local", help="where (default %(default)s)")
+    parser.add_argument("--address", help="of a Ray cluster (default: Ray on this machine)")
+    parser.add_argument("--snapshot-every", type=int, default=100, help="batches a kill may cost (default %(default)s)")
+    parser.add_argument(
+        "--retries", type=int, default=3, help="times a lost run is taken up again (default %(default)s)"
+    )
+    parser.add_argument("--fresh", action="store_true", help="delete the earlier runs of these experiments first")
+    parser.add_argument("--list", action="store_true", help="only print the experiments, and which are finished")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the grid; 1 when an experiment failed."""
+    from pathlib import Path
+
+    from tidefast import bench
+    from tidefast.bench.results import RESULT
+    from tidefast.commands.bar import of_runs
+
+    experiments = bench.experiments(options.file)
+    if options.list:
+        for experiment in experiments:
+            done = (Path(options.out) / experiment.key / RESULT).is_file()
+            print(f"{'finished' if done else 'to do':8}  {experiment.key}")
+        return 0
+    with of_runs() as show:
+        outcomes = bench.sweep(
+            experiments,
+            options.out,
+            jobs=options.jobs,
+            threads=options.threads,
+            backend=options.backend,
+            address=options.address,
+            snapshot_every=options.snapshot_every,
+            retries=options.retries,
+            fresh=options.fresh,
+            watch=show,
+        )
+    failed = [outcome for outcome in outcomes if outcome.error is not None]
+    for outcome in failed:
+        print(f"failed: {outcome.experiment.key}: {' '.join((outcome.error or '').split())}")
+    print(f"{len(outcomes) - len(failed)} of {len(outcomes)} runs are finished; tidefast report {options.out}")
+    return 1 if failed else 0

@@ -1,0 +1,33 @@
+"""Real images: the subset that comes with the package, and data sets and folders on disk."""
+
+from tidefast.datasets.bundled import bundled
+from tidefast.datasets.choice import Chosen, draw_subset, read_ids
+from tidefast.datasets.cifar10 import cifar10
+from tidefast.datasets.cifar_c import MappedImages, cifar_c
+from tidefast.datasets.d109 import INDICES as D109_INDICES
+from tidefast.datasets.d109 import d109
+from tidefast.datasets.errors import DatasetError
+from tidefast.datasets.folder import ImageFolder, folder
+from tidefast.datasets.imagenet_c import imagenet_c
+from tidefast.datasets.imageset import ImageSet
+from tidefast.datasets.opening import open_images
+
+open = open_images  # noqa: A001  # read as datasets.open(...); nothing here opens files
+
+__all__ = [
+    "D109_INDICES",
+    "Chosen",
+    "DatasetError",
+    "ImageFolder",
+    "ImageSet",
+    "MappedImages",
+    "bundled",
+    "cifar10",
+    "cifar_c",
+    "d109",
+    "draw_subset",
+    "folder",
+    "imagenet_c",
+    "open",
+    "read_ids",
+]

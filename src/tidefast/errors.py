@@ -1,0 +1,34 @@
+"""The errors that are tidefast's own; plain bad arguments raise ValueError or TypeError."""
+
+FORMER_NAME = "holdfast"
+"""What the project was called, and what its files of that time say they are of."""
+
+
+def of_former_name(what: object) -> str:
+    """What is said of a file or a folder of the time before the project's name."""
+    return f"{what} was written by {FORMER_NAME}, as tidefast was called before, and is not read: start anew elsewhere"
+
+
+def how_to_install(extra: str) -> str:
+    """How to get what an extra of this project brings; from a clone, while there is no release."""
+    return f"pip install '.[{extra}]' in a clone of tidefast"
+
+
+class TidefastError(Exception):
+    """Base of every error that only tidefast raises."""
+
+
+class UnknownNameError(TidefastError, ValueError):
+    """A registry was asked for a name that nobody registered."""
+
+
+class SnapshotError(TidefastError, ValueError):
+    """A saved file is damaged, or belongs to something else; nothing was changed by reading it."""
+
+
+class NonFiniteError(TidefastError, ArithmeticError):
+    """Too many non-finite batches in a row, and the adapter was told to raise."""
+
+
+class FolderError(TidefastError, ValueError):
+    """A folder of results belongs to something else, or another process is writing to it."""

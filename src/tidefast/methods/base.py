@@ -1,0 +1,96 @@
+"""What a method is: hyperparameters, a loss, and a few hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from tidefast.network import Network
+from tidefast.normalization import Statistics, require_affine_names
+from tidefast.registry import Registry
+from tidefast.resets.base import Reset
+from tidefast.source import SourceData
+from tidefast.state import Field, State
+from tidefast.step import Objective, Step
+
+OptimizerFactory = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+
+registry: Registry[Method] = Registry("method")
+
+
+@dataclass(frozen=True)
+class Method:
+    """Base of all methods. A subclass is a frozen dataclass whose fields are the hyperparameters.
+
+    A method object holds no state, so that one object can serve many adapters: what survives a step is
+    declared in `fields` and handed to the hooks as `state`.
+    """
+
+    name: ClassVar[str] = ""
+    prepared_with: ClassVar[tuple[str, ...]] = ()
+    """The hyperparameters that `prepare` depends on."""
+    transformers_only: ClassVar[bool] = False
+    """Whether it needs the tokens of a vision transformer, and refuses other networks."""
+
+    @property
+    def needs_source(self) -> str | None:
+        """What the method must be given beyond the model, in words; None when nothing."""
+        return None
+
+    def configure(self, model: nn.Module, statistics: Statistics) -> Sequence[str]:
+        """Prepare the private network and name the parameters to adapt, from input to output.
+
+        Default: batch statistics, and the scale and shift of every normalisation layer.
+        """
+        statistics.use_batch()
+        return require_affine_names(model, type(self).__name__)
+
+    def optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        """The optimiser when the caller names none."""
+        return torch.optim.SGD(parameters, lr=2.5e-4, momentum=0.9, nesterov=True)
+
+    def fields(self, network: Network, num_classes: int) -> list[Field]:
+        """The state that survives a step."""
+        return []
+
+    def prepare(self, network: Network, source: SourceData) -> dict[str, Tensor]:
+        """Compute the method's constants from source data, once, before the stream.
+
+        What it calls "start" [len(arena)] is where the adapted parameters begin, and what resets return to; left out,
+        that is the caller's model. It finds its constants in `Step.constants` and `Network.constants`.
+        """
+        return {}
+
+    def forward(self, network: Network, images: Tensor, state: State) -> Tensor:
+        """The logits [batch, classes] to answer with. Default: those of the adapted network, attached to the graph."""
+        return network(images)
+
+    def loss(self, step: Step, state: State) -> Objective:
+        """The objective on a batch whose logits are known."""
+        raise NotImplementedError(f"{type(self).__name__} must define loss() or gradient()")
+
+    def gradient(self, step: Step, state: State) -> Objective:
+        """Fill the arena's gradient (zero on entry) for this batch. Default: one backward of `loss`."""
+        objective = self.loss(step, state)
+        if objective.loss is not None:
+            step.backward(objective.loss)
+        return objective
+
+    def after_step(self, step: Step, state: State) -> None:
+        """Called after the optimiser stepped."""
+
+    def output(self, logits: Tensor) -> Tensor:
+        """What the caller gets for logits [batch, classes]."""
+        return logits
+
+    def passes(self, selected: float) -> tuple[float, float]:
+        """Forward and backward passes of a step, in batches, when the share `selected` of the batch contributes."""
+        return 1.0, 1.0
+
+    def own_reset(self) -> Reset | None:
+        """A reset rule that is part of the method itself, beside any the caller adds."""
+        return None

@@ -1,0 +1,38 @@
+"""Test-time batch statistics: no gradient, only other means and variances."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import nn
+
+from tidefast.methods.base import registry
+from tidefast.methods.source import Source
+from tidefast.normalization import Statistics
+from tidefast.validation import require_number
+
+
+@registry.register("batchnorm", "bn")
+@dataclass(frozen=True)
+class BatchNorm(Source):
+    """Batch normalisation layers use the statistics of the batch at hand; other networks are as the source."""
+
+    def configure(self, model: nn.Module, statistics: Statistics) -> Sequence[str]:
+        statistics.use_batch()
+        return ()
+
+
+@registry.register("alphabatchnorm", "alpha_batchnorm", "bn_alpha")
+@dataclass(frozen=True)
+class AlphaBatchNorm(Source):
+    """Batch normalisation with (1 - alpha) x source + alpha x batch statistics, the variance unbiased."""
+
+    alpha: float = 0.1
+
+    def __post_init__(self) -> None:
+        require_number("alpha", self.alpha, 0.0, 1.0)
+
+    def configure(self, model: nn.Module, statistics: Statistics) -> Sequence[str]:
+        statistics.use_mixture(self.alpha)
+        return ()

@@ -1,0 +1,55 @@
+"""CMF: ROID's objective with a Kalman filter over the parameters in place of the fixed anchor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidefast.methods.base import registry
+from tidefast.methods.soft_likelihood import SoftLikelihood
+from tidefast.network import Network
+from tidefast.state import Field, State
+from tidefast.step import Step
+from tidefast.validation import require_number
+
+_REFERENCE_SIZE = 38_400
+"""Adapted numbers of a ViT-B/16, for which the published process noise was chosen."""
+
+
+@registry.register("cmf")
+@dataclass(frozen=True)
+class CMF(SoftLikelihood):
+    """Hidden parameters drift to the source (`alpha`), take in the live ones by the filter's gain, and pull them back.
+
+    theta <- gamma theta + (1 - gamma) hidden. The process noise `q` scales with the number of adapted numbers.
+    """
+
+    alpha: float = 0.99
+    gamma: float = 0.99
+    q: float = 0.005
+    reset_variance: bool = True
+    """Whether a reset also restarts the filter's variance; the published code forgets to."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_number("alpha", self.alpha, 0.0, 1.0)
+        require_number("gamma", self.gamma, 0.0, 1.0)
+        require_number("q", self.q, 0.0)
+
+    def fields(self, network: Network, num_classes: int) -> list[Field]:
+        return [
+            *super().fields(network, num_classes),
+            Field("hidden", network.arena.source.clone, layered=True),
+            Field("variance", lambda: 0.0, lifetime="episode" if self.reset_variance else "stream"),
+        ]
+
+    def after_step(self, step: Step, state: State) -> None:
+        arena = step.network.arena
+        noise = self.q * len(arena) / _REFERENCE_SIZE
+        hidden = self.alpha * state.tensor("hidden") + (1.0 - self.alpha) * arena.source
+        variance = self.alpha**2 * state.number("variance") + noise
+        measurement = 1.0 - noise
+        gain = max(measurement / (variance + measurement), 0.89)
+        gain = 1.0 if gain >= 0.9999 else gain
+        hidden = gain * hidden + (1.0 - gain) * arena.values
+        state.update({"variance": gain * variance, "hidden": hidden})
+        arena.assign(self.gamma * arena.values + (1.0 - self.gamma) * hidden)

@@ -1,0 +1,68 @@
+"""CoTTA: a mean teacher over many views, and a random return of single weights to the source."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from tidefast.methods.base import registry
+from tidefast.methods.teacher import MeanTeacher, drawn
+from tidefast.state import State
+from tidefast.step import Objective, Step
+from tidefast.validation import require_count, require_number
+
+C = TypeVar("C", bound="CoTTA")
+
+
+@registry.register("cotta")
+@dataclass(frozen=True)
+class CoTTA(MeanTeacher):
+    """L = mean_i SCE(z_i, t_i), t the teacher's logits.
+
+    Where the source model is unsure of the batch (its mean confidence is below `confidence`), t is the mean of the
+    teacher's logits over `views_averaged` augmented copies, and so is the answer. After each update every weight of
+    the student returns to the source with probability `restore`. All layers adapt.
+    """
+
+    restore: float = 0.001
+    confidence: float = 0.1
+    views_averaged: int = 32
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_number("restore", self.restore, 0.0, 1.0)
+        require_number("confidence", self.confidence, 0.0, 1.0)
+        require_count("views_averaged", self.views_averaged)
+
+    @classmethod
+    def for_cifar(cls: type[C], num_classes: int = 10, **changes: Any) -> C:
+        """The published settings for CIFAR-10 and CIFAR-100; the optimiser there is Adam with 1e-3."""
+        confidence = 0.92 if num_classes < 50 else 0.72
+        return cls(**{"restore": 0.01, "confidence": confidence, "symmetric": False, **changes})
+
+    def loss(self, step: Step, state: State) -> Objective:
+        target = step.logits.detach()
+        with torch.no_grad():
+            unsure = float(step.source_logits().softmax(1).amax(1).mean()) < self.confidence
+            if unsure:
+                teacher = step.network.arena.holding(state.tensor("teacher"))
+                with teacher:
+                    views = [step.network(self.views(step)) for _ in range(self.views_averaged)]
+                target = torch.stack(views).mean(0)
+        loss = self.divergence(step.network(step.images), target).mean()
+        return Objective(loss, selected=len(target), answer=target if unsure else None)
+
+    def after_step(self, step: Step, state: State) -> None:
+        super().after_step(step, state)
+        arena = step.network.arena
+        arena.assign(torch.where(self.returning(step, state), arena.source, arena.values))
+
+    def returning(self, step: Step, state: State) -> Tensor:
+        """Which weights of the student go back to the source after this step [len(arena)], true or false."""
+        return drawn(step.network.arena, self.restore, step.generator)
+
+    def passes(self, selected: float) -> tuple[float, float]:
+        return 3.0, 1.0  # student, source and teacher; when the source is unsure, `views_averaged` more of the teacher

@@ -1,0 +1,120 @@
+"""DATTA: draw the normalisation layers' outputs to those of source data, and start anew when they leave them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from tidefast import losses
+from tidefast.held_statistics import HeldStatistics, Rule
+from tidefast.methods.base import Method, registry
+from tidefast.network import Network
+from tidefast.normalization import Statistics, require_affine_names
+from tidefast.outputs import MEANS, VARIANCES, Outputs, of_source
+from tidefast.resets.base import Reset
+from tidefast.resets.distribution import Distribution
+from tidefast.source import SourceData
+from tidefast.state import Field, State
+from tidefast.step import Objective, Step
+from tidefast.validation import require_number
+
+
+@registry.register("datta")
+@dataclass(frozen=True)
+class DATTA(Method):
+    """L = sum over layers of mean |m - M| + mean |v - V|, plus the mean entropy of the samples that are confident.
+
+    m and v are the mean and variance of each image's channels in a normalisation layer's output, M and V their
+    averages over source images. BatchNorm layers take statistics between the source's and those of the first batch
+    after a reset, and keep them until the next. That comes, with `detect`, when the first part of the loss jumps.
+    """
+
+    prepared_with: ClassVar[tuple[str, ...]] = ("source_share",)
+
+    source_share: float = 0.75
+    """alpha: of the source in the statistics. 0.75 on ImageNet, 0.5 on CIFAR; at 1 they are the source's."""
+    confidence: float = 0.8
+    """theta: a sample is confident when its largest probability is above it."""
+    detect: bool = True
+    """Whether `resets.Distribution` is part of the method."""
+    threshold: float = 1.1
+    """tau, of `resets.Distribution`."""
+
+    def __post_init__(self) -> None:
+        require_number("source_share", self.source_share, 0.0, 1.0)
+        require_number("confidence", self.confidence, 0.0, 1.0)
+        require_number("threshold", self.threshold, 0.0, low_open=True)
+
+    @classmethod
+    def for_cifar(cls, **changes: Any) -> DATTA:
+        """The published settings for CIFAR-10 and CIFAR-100; the optimiser there is Adam with 1e-4."""
+        return cls(**{"source_share": 0.5, **changes})
+
+    @property
+    def needs_source(self) -> str | None:
+        return "source images, unlabelled, in batches of the size of the stream's"
+
+    def configure(self, model: nn.Module, statistics: Statistics) -> Sequence[str]:
+        names = require_affine_names(model, type(self).__name__)
+        HeldStatistics.install(model, names)
+        Outputs.of(model)
+        return names
+
+    def optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.Adam(parameters, lr=1e-5)
+
+    def prepare(self, network: Network, source: SourceData) -> dict[str, Tensor]:
+        anew = State(self.fields(network, 0))
+        return of_source(Outputs.of(network.module), source, lambda images: self.forward(network, images, anew))
+
+    def fields(self, network: Network, num_classes: int) -> list[Field]:
+        return [Field("statistics", lambda: None, shape=HeldStatistics.of(network.module).source.shape)]
+
+    def forward(self, network: Network, images: Tensor, state: State) -> Tensor:
+        held, outputs = HeldStatistics.of(network.module), Outputs.of(network.module)
+        statistics = state.optional_tensor("statistics")
+        if statistics is None and len(images) == 1:  # too little to make any of
+            statistics = held.source
+        with outputs.measuring(graph=True) if torch.is_grad_enabled() else nullcontext():
+            if statistics is None:
+                with held.moving(held.source, between(self.source_share)):
+                    return network(images)
+            with held.using(statistics):
+                return network(images)
+
+    def loss(self, step: Step, state: State) -> Objective:
+        moments = Outputs.of(step.network.module).take()
+        loss = moments.distance(step.constants[MEANS], step.constants[VARIANCES])
+        confident = step.logits.detach().softmax(1).amax(1) > self.confidence
+        if confident.any():
+            loss = loss + losses.entropy(step.logits[confident]).mean()
+        made = state["statistics"] is None and len(step.images) > 1
+        updates = {"statistics": HeldStatistics.of(step.network.module).after} if made else {}
+        return Objective(loss, selected=len(step.logits), updates=updates)
+
+    def own_reset(self) -> Reset | None:
+        return Distribution(self.threshold) if self.detect else None
+
+
+def between(source_share: float) -> Rule:
+    """(1 - source_share) batch + source_share source; the batch's second moment is taken about the mixed mean.
+
+    >>> rule = between(0.5)
+    >>> rule(torch.tensor([[1.0], [3.0]]), torch.tensor([0.0]), torch.tensor([4.0]))
+    (tensor([1.]), tensor([3.]))
+    """
+
+    @torch.no_grad()
+    def rule(inputs: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+        places = [0, *range(2, inputs.dim())]
+        inputs = inputs.to(mean.dtype)
+        mixed = torch.lerp(inputs.mean(places, keepdim=True), mean.view(1, -1, *[1] * len(places[1:])), source_share)
+        second = (inputs - mixed).square_().mean(places)
+        return mixed.flatten(), torch.lerp(second, variance, source_share)
+
+    return rule

@@ -1,0 +1,142 @@
+"""DeYO: entropy minimisation on samples whose prediction needs the object's shape."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from tidefast import losses
+from tidefast.methods.base import Method, registry
+from tidefast.normalization import LAST_LAYERS, Statistics, outside, require_affine_names
+from tidefast.state import State
+from tidefast.step import Objective, Step
+from tidefast.validation import require_choice, require_count, require_number
+
+
+@registry.register("deyo")
+@dataclass(frozen=True)
+class DeYO(Method):
+    """L = mean over S of (exp(E0 - H_i) + exp(D_i)) H_i, where D_i = p_i,y(x) - p_i,y(x').
+
+    x' is the image with its shape destroyed, and y the class of x. S holds the samples with H_i below the margin and
+    D_i above `shape_margin`: those whose prediction falls when the shape goes. Nothing selected: no step at all.
+    """
+
+    entropy_margin: float = 0.5
+    """Of H_i, as a multiple of ln(classes)."""
+    weight_margin: float = 0.4
+    """E0 as a multiple of ln(classes)."""
+    shape_margin: float = 0.2
+    """Of D_i, the pseudo-label probability difference."""
+    destroy: str = "patches"
+    """How the shape goes: "patches" shuffles tiles, "pixels" all pixels, "occlusion" covers the centre."""
+    grid: int = 4
+    """Tiles along each side."""
+    skip: tuple[str, ...] = LAST_LAYERS
+    """Layers whose name contains one of these stay as they are, and so does one called exactly `norm`."""
+
+    def __post_init__(self) -> None:
+        require_number("entropy_margin", self.entropy_margin, 0.0, low_open=True)
+        require_number("weight_margin", self.weight_margin, 0.0)
+        require_number("shape_margin", self.shape_margin, -1.0, 1.0)
+        require_choice("destroy", self.destroy, _DESTROYERS)
+        require_count("grid", self.grid)
+
+    def configure(self, model: nn.Module, statistics: Statistics) -> Sequence[str]:
+        statistics.use_batch()
+        return require_affine_names(model, "DeYO", outside(self.skip))
+
+    def loss(self, step: Step, state: State) -> Objective:
+        scale = math.log(step.num_classes)
+        entropy = losses.entropy(step.logits)
+        certain = (entropy.detach() < self.entropy_margin * scale).nonzero()[:, 0]
+        if len(certain) == 0:
+            return Objective(loss=None, selected=0, step=False)
+        with torch.no_grad():
+            difference = self._difference(step, certain)
+            shaped = difference > self.shape_margin
+        selected = int(shaped.sum())
+        if selected == 0:
+            return Objective(loss=None, selected=0, step=False)
+        kept = entropy[certain[shaped]]
+        weights = torch.exp(self.weight_margin * scale - kept.detach()) + torch.exp(difference[shaped])
+        return Objective((weights * kept).mean(), selected)
+
+    def _difference(self, step: Step, certain: Tensor) -> Tensor:
+        """D_i of the samples at `certain`: what the probability of their class loses with the shape."""
+        destroyed = destroy_shape(step.images[certain], self.destroy, self.grid, step.generator)
+        statistics = step.network.statistics
+        lone = len(certain) == 1 and statistics.needs_batch
+        with statistics.of_source() if lone else contextlib.nullcontext():
+            after = step.network(destroyed).softmax(1)
+        before = step.logits[certain].softmax(1)
+        labels = before.argmax(1, keepdim=True)
+        return (before.gather(1, labels) - after.gather(1, labels))[:, 0]
+
+    def passes(self, selected: float) -> tuple[float, float]:
+        return 1.0 + selected, 1.0
+
+
+def destroy_shape(images: Tensor, how: str, grid: int, generator: torch.Generator) -> Tensor:
+    """Images [batch, channels, height, width] whose colours and textures stay and whose shapes do not.
+
+    >>> image = torch.arange(16.0).view(1, 1, 4, 4)
+    >>> tiles = destroy_shape(image, "patches", 2, torch.Generator().manual_seed(0))
+    >>> bool((tiles != image).any()), tiles.sum() == image.sum()
+    (True, tensor(True))
+    """
+    if images.dim() != 4:
+        raise ValueError(
+            f"DeYO destroys the shape in images [batch, channels, height, width], got shape {tuple(images.shape)}"
+        )
+    if min(images.shape[-2:]) < grid:
+        raise ValueError(
+            f"images of {images.shape[-2]} x {images.shape[-1]} pixels cannot be cut into {grid} x {grid} tiles: "
+            "choose a smaller grid"
+        )
+    return _DESTROYERS[how](images, grid, generator)
+
+
+def _shuffle_patches(images: Tensor, grid: int, generator: torch.Generator) -> Tensor:
+    """Each image's tiles in an order of its own; sides that do not divide are resized and back."""
+    size = images.shape[-2:]
+    fitting = (size[0] // grid * grid, size[1] // grid * grid)
+    tiles = functional.interpolate(images, fitting, mode="bilinear", antialias=True) if fitting != size else images
+    batch, channels, height, width = tiles.shape
+    tiles = tiles.reshape(batch, channels, grid, height // grid, grid, width // grid)
+    tiles = _shuffle(tiles.permute(0, 2, 4, 1, 3, 5).flatten(1, 2), generator)
+    tiles = tiles.reshape(batch, grid, grid, channels, height // grid, width // grid)
+    tiles = tiles.permute(0, 3, 1, 4, 2, 5).reshape(batch, channels, height, width)
+    return functional.interpolate(tiles, size, mode="bilinear", antialias=True) if fitting != size else tiles
+
+
+def _shuffle_pixels(images: Tensor, grid: int, generator: torch.Generator) -> Tensor:
+    return _shuffle(images.flatten(2).mT, generator).mT.reshape(images.shape)
+
+
+def _cover_centre(images: Tensor, grid: int, generator: torch.Generator) -> Tensor:
+    """The centre, half as wide and high as the image, takes the mean colour of the whole."""
+    height, width = images.shape[-2:]
+    covered = images.clone()
+    top, left = height // 4, width // 4
+    covered[..., top : top + height // 2, left : left + width // 2] = images.mean((2, 3), keepdim=True)
+    return covered
+
+
+def _shuffle(values: Tensor, generator: torch.Generator) -> Tensor:
+    """The entries along dimension 1 in random order, another one for each row."""
+    order = torch.rand(values.shape[:2], generator=generator).argsort(1).to(values.device)
+    return values[torch.arange(len(values), device=values.device)[:, None], order]
+
+
+_DESTROYERS: dict[str, Callable[[Tensor, int, torch.Generator], Tensor]] = {
+    "patches": _shuffle_patches,
+    "pixels": _shuffle_pixels,
+    "occlusion": _cover_centre,
+}

@@ -1,0 +1,244 @@
+"""DPLOT: blocks that may change freely follow the entropy, all layers follow a teacher that sees mirrored pairs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from tidefast import losses
+from tidefast.arena import Arena
+from tidefast.features import head_of
+from tidefast.methods.base import registry
+from tidefast.methods.contrastive import class_means
+from tidefast.methods.kept import Kept
+from tidefast.methods.warmup import WarmTeacher
+from tidefast.network import Network
+from tidefast.normalization import Statistics
+from tidefast.source import SourceData
+from tidefast.state import Field, State, Value
+from tidefast.step import Objective, Step
+from tidefast.validation import require_count, require_number
+
+_DECAYS = 0.9, 0.999
+_SELECTED = "selected_blocks"
+
+
+@registry.register("dplot")
+@dataclass(frozen=True)
+class DPLOT(WarmTeacher):
+    """L1 = mean H(Z), for the selected blocks alone; L2 = mean_i SCE(z_i, t_i) + SCE(z'_i, t_i), for all parameters.
+
+    z and z' are the student's logits of the images and of their mirror images, one batch Z of both; t is the mean of
+    the teacher's two. Both gradients are of the same forward. The selected blocks take a step of Adam along L1's, all
+    parameters one of the optimiser's along L2's. Selected are blocks whose training on noisy source images
+    leaves the source's class prototypes where they were.
+    """
+
+    prepared_with: ClassVar[tuple[str, ...]] = (
+        *WarmTeacher.prepared_with,
+        *("blocks", "block_threshold", "block_rate", "noise", "prototype_batches", "training_batches", "warmup_rate"),
+    )
+
+    augment: None = field(default=None, init=False)  # the second view is always the mirror image
+    blocks: tuple[str, ...] | None = None
+    """Names of the modules to select from; None: those that `block_names` finds; (): no block follows L1."""
+    block_threshold: float = 0.75
+    """Blocks are selected whose score, scaled to [0, 1], is above it."""
+    block_rate: float = 1e-3
+    """Learning rate of Adam on blocks, in the stream and for their selection."""
+    noise: float = 0.5
+    """Deviation of the noise on the source images that blocks are tried with."""
+    prototype_batches: int = 501
+    """Source batches behind the prototypes, at most; they are computed once, and once more for each block."""
+    training_batches: int = 2001
+    """Source batches that each block is trained on for its score, at most. At 0 all blocks are selected, untried."""
+    warmup_rate: float = 1e-3
+    """Learning rate of Adam at the end of the warm-up."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.blocks is not None and not isinstance(self.blocks, tuple):
+            raise TypeError(f"blocks must be a tuple of module names or None, got {self.blocks!r}")
+        require_number("block_threshold", self.block_threshold, 0.0, 1.0)
+        for name in ("block_rate", "noise", "warmup_rate"):
+            require_number(name, getattr(self, name), 0.0)
+        require_count("prototype_batches", self.prototype_batches)
+        require_count("training_batches", self.training_batches, low=0)
+
+    @property
+    def _selects(self) -> bool:
+        return self.training_batches > 0 and self.blocks != ()
+
+    @property
+    def needs_source(self) -> str | None:
+        if self._selects:
+            return "labelled source images in random order"
+        return "source images, unlabelled" if self.warmup_samples else None
+
+    def configure(self, model: nn.Module, statistics: Statistics) -> Sequence[str]:
+        super().configure(model, statistics)
+        names = [name for name, _ in model.named_parameters()]
+        for block in self._candidates(model):
+            if not any(name.startswith(f"{block}.") for name in names):
+                raise ValueError(f"blocks names {block!r}, and this network has no module of that name with parameters")
+        return names
+
+    def optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.Adam(parameters, lr=1e-4)
+
+    def warmup_optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.Adam(parameters, lr=self.warmup_rate)
+
+    def prepare(self, network: Network, source: SourceData) -> dict[str, Tensor]:
+        selected = {_SELECTED: self._select(network, source)} if self._selects else {}
+        return selected | self.warm_up(network, source)
+
+    def _candidates(self, model: nn.Module) -> Sequence[str]:
+        return block_names(model) if self.blocks is None else self.blocks
+
+    def _select(self, network: Network, source: SourceData) -> Tensor:
+        """Which of the candidates are selected, by their places [selected]."""
+        before, seen = self._class_means(network, source)
+        scores = []
+        for block in self._candidates(network.module):
+            self._train(network, source, spans_of(network.arena, block))
+            after, seen_after = self._class_means(network, source)
+            network.arena.restore()
+            both = seen & seen_after
+            scores.append(functional.cosine_similarity(before[both], after[both]).mean())
+        return (losses.rescale(torch.stack(scores)) > self.block_threshold).nonzero()[:, 0]
+
+    def _class_means(self, network: Network, source: SourceData) -> tuple[Tensor, Tensor]:
+        return class_means(network, itertools.islice(source.labelled(), self.prototype_batches))
+
+    def _train(self, network: Network, source: SourceData, spans: Sequence[slice]) -> None:
+        """Minimise the entropy of noisy source images over one block; every block sees the same noise."""
+        arena, generator = network.arena, torch.Generator().manual_seed(0)
+        parts = [nn.Parameter(arena.values[span]) for span in spans]
+        for part, span in zip(parts, spans, strict=True):
+            part.grad = arena.gradients[span]
+        optimizer = torch.optim.Adam(parts, lr=self.block_rate)
+        for images in itertools.islice(source, self.training_batches):
+            noise = torch.randn(images.shape, generator=generator, dtype=images.dtype).to(images.device)
+            arena.zero_gradients()
+            torch.autograd.backward(losses.entropy(network(images + self.noise * noise)).mean())
+            optimizer.step()
+
+    def _spans(self, network: Network) -> list[slice]:
+        """Where the selected blocks lie in the arena."""
+        candidates = self._candidates(network.module)
+        if _SELECTED in network.constants:
+            candidates = [candidates[place] for place in network.constants[_SELECTED].tolist()]
+        return [span for block in candidates for span in spans_of(network.arena, block)]
+
+    def fields(self, network: Network, num_classes: int) -> list[Field]:
+        count = sum(span.stop - span.start for span in self._spans(network))
+        like = network.arena.values
+        # Adam's memory on the blocks. Its step count is one for all, so that a reset, even of some layers, clears it.
+        adam = [
+            Field("block_mean", lambda: like.new_zeros(count)),
+            Field("block_square", lambda: like.new_zeros(count)),
+            Field("block_steps", lambda: 0),
+        ]
+        return [*super().fields(network, num_classes), *(adam if count else [])]
+
+    def shown(self, images: Tensor) -> Tensor:
+        if images.dim() != 4:
+            raise ValueError(f"DPLOT mirrors images [batch, channels, height, width], got shape {tuple(images.shape)}")
+        return torch.cat([images, images.flip(3)])
+
+    def gradient(self, step: Step, state: State) -> Objective:
+        student, teacher, _ = Kept.of(step.network.module).take()
+        target = torch.stack(teacher.chunk(2)).mean(0)
+        loss = torch.stack([self.divergence(view, target).mean() for view in student.chunk(2)]).sum()
+        arena, spans, updates = step.network.arena, self._spans(step.network), {}
+        if spans:
+            step.backward(losses.entropy(student).mean(), retain_graph=True)
+            gradient = torch.cat([arena.gradients[span] for span in spans])
+            if not torch.isfinite(gradient.sum()):
+                return Objective(loss=gradient.sum(), selected=0)  # for the adapter to refuse
+            updates = _moments(gradient, state)
+            arena.zero_gradients()
+        step.backward(loss)
+        return Objective(loss, selected=len(step.logits), updates=updates)
+
+    def after_step(self, step: Step, state: State) -> None:
+        arena, spans = step.network.arena, self._spans(step.network)
+        if spans:
+            change = _adam_change(state, self.block_rate)
+            for span, part in zip(spans, torch.split(change, [s.stop - s.start for s in spans]), strict=True):
+                arena.values[span].sub_(part)
+        super().after_step(step, state)
+
+    def passes(self, selected: float) -> tuple[float, float]:
+        return 4.0, 2.0 if self.blocks == () else 4.0  # each on the images and their mirror images
+
+
+def _moments(gradient: Tensor, state: State) -> dict[str, Value]:
+    """Adam's averages of the gradient and of its square, one step on."""
+    return {
+        "block_mean": state.tensor("block_mean").lerp(gradient, 1.0 - _DECAYS[0]),
+        "block_square": state.tensor("block_square").lerp(gradient.square(), 1.0 - _DECAYS[1]),
+        "block_steps": int(state.number("block_steps")) + 1,
+    }
+
+
+def _adam_change(state: State, rate: float) -> Tensor:
+    """What Adam subtracts from the parameters, from averages that hold this step's gradient."""
+    steps = int(state.number("block_steps"))
+    root = (state.tensor("block_square") / (1.0 - _DECAYS[1] ** steps)).sqrt_()
+    return rate / (1.0 - _DECAYS[0] ** steps) * state.tensor("block_mean") / root.add_(1e-8)
+
+
+def block_names(model: nn.Module) -> list[str]:
+    """The blocks of a network, from input to output: the outermost elements of its sequences that have parameters.
+
+    A sequence is an `nn.Sequential` or `nn.ModuleList`. The classifier head is no block; a single element, such as a
+    whole network behind a normalisation of its input, is looked into.
+
+    >>> stage = nn.Sequential(nn.Conv2d(3, 3, 1), nn.ReLU(), nn.Sequential(nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3)))
+    >>> block_names(nn.Sequential(nn.Identity(), stage, nn.Flatten(), nn.Linear(3, 2)))
+    ['1.0', '1.2']
+    """
+    head, found = head_of(model)[0], [""]
+    while len(found) == 1:
+        deeper = [name for name in _elements(model.get_submodule(found[0]), found[0]) if name != head]
+        if not deeper:
+            break
+        found = deeper
+    if found == [""]:
+        raise ValueError(
+            "DPLOT looks for blocks in nn.Sequential and nn.ModuleList, and this network has none: name its blocks, as "
+            "in blocks=('layer1', 'layer2')"
+        )
+    return found
+
+
+def _elements(module: nn.Module, name: str) -> list[str]:
+    """Names of the outermost elements of sequences in `module`, which is called `name`, that have parameters."""
+    found = []
+    for leaf, child in module.named_children():
+        path = f"{name}.{leaf}" if name else leaf
+        if not isinstance(module, (nn.Sequential, nn.ModuleList)):
+            found += _elements(child, path)
+        elif next(child.parameters(), None) is not None:
+            found.append(path)
+    return found
+
+
+def spans_of(arena: Arena, block: str) -> list[slice]:
+    """Where the parameters of a block lie in the arena, neighbours joined."""
+    spans: list[slice] = []
+    for tensor in arena.tensors:
+        if tensor.name.startswith(f"{block}."):
+            if spans and spans[-1].stop == tensor.start:
+                spans[-1] = slice(spans[-1].start, tensor.stop)
+            else:
+                spans.append(slice(tensor.start, tensor.stop))
+    return spans

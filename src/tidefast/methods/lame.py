@@ -1,0 +1,89 @@
+"""LAME: the network stays as it is; predictions of alike images are drawn together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from tidefast.features import Features
+from tidefast.methods.base import registry
+from tidefast.methods.source import Source
+from tidefast.network import Network
+from tidefast.normalization import Statistics
+from tidefast.state import State
+from tidefast.validation import require_choice, require_count
+
+
+@registry.register("lame")
+@dataclass(frozen=True)
+class LAME(Source):
+    """Y <- softmax(log q + W Y), repeated: q the source's probabilities, W the affinity of the images' features.
+
+    The fixed point balances what the source says of each image with what it says of its neighbours in the batch.
+    Answers with log Y. No parameter changes and nothing is kept, so that resets have nothing to do.
+    """
+
+    affinity: str = "rbf"
+    """W: "rbf" exp(-d^2 / 2 sigma^2), "knn" 1 for the nearest `neighbours`, "linear" the cosine of the features."""
+    neighbours: int = 5
+    """Of "rbf", whose sigma is the mean distance to the image of this rank, itself being the first; and of "knn"."""
+    iterations: int = 100
+    """At most."""
+
+    def __post_init__(self) -> None:
+        require_choice("affinity", self.affinity, _AFFINITIES)
+        require_count("neighbours", self.neighbours)
+        require_count("iterations", self.iterations)
+
+    def configure(self, model: nn.Module, statistics: Statistics) -> Sequence[str]:
+        Features.of(model)
+        return ()
+
+    @torch.no_grad()
+    def forward(self, network: Network, images: Tensor, state: State) -> Tensor:
+        logits = network(images)
+        features = Features.of(network.module).take().to(logits.dtype)
+        affinity = _AFFINITIES[self.affinity](functional.normalize(features, dim=1), self.neighbours)
+        return draw_together(logits, affinity, self.iterations)
+
+
+def draw_together(logits: Tensor, affinity: Tensor, iterations: int = 100) -> Tensor:
+    """Log-probabilities [batch, classes] at the fixed point of LAME's update for an affinity [batch, batch].
+
+    >>> unsure_and_sure = torch.tensor([[0.1, 0.0], [0.0, 5.0]])
+    >>> draw_together(unsure_and_sure, torch.ones(2, 2)).argmax(1).tolist()
+    [1, 1]
+    """
+    unary = -torch.log(logits.softmax(1) + 1e-10)
+    answer, energy = (-unary).log_softmax(1), torch.inf
+    for count in range(1, iterations + 1):
+        pairwise = affinity @ answer.exp()
+        answer = (pairwise - unary).log_softmax(1)
+        before, energy = energy, float((answer.exp() * (unary - pairwise + answer)).sum())
+        if count >= 3 and abs(energy - before) <= 1e-8 * abs(before):
+            break
+    return answer
+
+
+def _rbf(features: Tensor, neighbours: int) -> Tensor:
+    distances = torch.cdist(features, features)
+    rank = min(neighbours, len(features))
+    width = distances.kthvalue(rank, dim=1).values.mean().clamp(min=1e-6)  # identical images are at no distance
+    return torch.exp(-0.5 * (distances / width) ** 2)
+
+
+def _nearest(features: Tensor, neighbours: int) -> Tensor:
+    distances = torch.cdist(features, features).fill_diagonal_(torch.inf)
+    nearest = distances.topk(min(neighbours, len(features) - 1), largest=False).indices
+    return torch.zeros_like(distances).scatter_(1, nearest, 1.0)
+
+
+def _cosine(features: Tensor, neighbours: int) -> Tensor:
+    return features @ features.T
+
+
+_AFFINITIES: dict[str, Callable[[Tensor, int], Tensor]] = {"rbf": _rbf, "knn": _nearest, "linear": _cosine}

@@ -1,0 +1,72 @@
+"""LAW: layers learn faster, the more the loss has depended on them so far."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from tidefast.arena import Arena
+from tidefast.methods.base import registry
+from tidefast.methods.layer_rates import LayerRates, mean_per_tensor, spread
+from tidefast.network import Network
+from tidefast.state import Field, State, Value
+from tidefast.step import Objective, Step
+from tidefast.validation import require_number
+
+
+@registry.register("law")
+@dataclass(frozen=True)
+class LAW(LayerRates):
+    """The rate of tensor k is ((v_k - min v) / (max v - min v))^tau, where v_k is the root of its importance.
+
+    Importance is the mean square of the gradient of the cross-entropy to the model's own labels, summed over all steps
+    since the last reset. The most important tensor learns at full rate, the least important not at all.
+    """
+
+    tau: float = 1.0
+    """1 on ImageNet and CIFAR-10, 0.6 on CIFAR-100."""
+    stale_gradient: bool = False
+    """Whether each step's gradient is added to the one that is measured in the next, as in the published code."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_number("tau", self.tau, 0.0, low_open=True)
+
+    @classmethod
+    def for_classes(cls, num_classes: int, **changes: Any) -> LAW:
+        """The published settings for a number of classes: CIFAR-10, CIFAR-100 or ImageNet sized."""
+        if num_classes < 50:
+            return cls(**{"learning_rate": 1e-3, **changes})
+        return cls(**{**({"learning_rate": 5e-5, "tau": 0.6} if num_classes < 500 else {}), **changes})
+
+    def fields(self, network: Network, num_classes: int) -> list[Field]:
+        arena = network.arena
+        # Sums are comparable only over the same steps, so a reset of some layers restarts those of all.
+        fields = [Field("importance", lambda: arena.values.new_zeros(len(arena.tensors)))]
+        if self.stale_gradient:
+            fields.append(Field("previous", lambda: torch.zeros_like(arena.values)))
+        return [*super().fields(network, num_classes), *fields]
+
+    def probe(self, logits: Tensor) -> Tensor:
+        return functional.cross_entropy(logits, logits.detach().argmax(1))
+
+    def measure(self, arena: Arena, state: State) -> dict[str, Value]:
+        gradient = arena.gradients + state.tensor("previous") if self.stale_gradient else arena.gradients
+        return {"importance": state.tensor("importance") + mean_per_tensor(arena, gradient.square())}
+
+    def gradient(self, step: Step, state: State) -> Objective:
+        objective = super().gradient(step, state)
+        if not self.stale_gradient:
+            return objective
+        previous = step.network.arena.gradients.clone()
+        return dataclasses.replace(objective, updates={**objective.updates, "previous": previous})
+
+    def rates(self, arena: Arena, state: State) -> Tensor:
+        values = state.tensor("importance").sqrt()
+        low, high = values.min(), values.max()
+        return spread(arena, ((values - low) / (high - low + 1e-8)) ** self.tau)

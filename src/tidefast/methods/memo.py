@@ -1,0 +1,89 @@
+"""MEMO: each image alone adapts the source model to many views of itself, and then is classified."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tidefast import losses
+from tidefast.augmix import AugMix
+from tidefast.methods.base import registry
+from tidefast.methods.source import Source
+from tidefast.network import Network, logits_of
+from tidefast.normalization import Statistics
+from tidefast.state import State
+from tidefast.validation import require_choice, require_count, require_number
+
+
+@registry.register("memo")
+@dataclass(frozen=True)
+class MEMO(Source):
+    """L = H(mean over views v of p(v)), one step from the source on all weights, then the clean image's logits.
+
+    Every image of a batch is an episode of its own, and nothing survives it: the answer is a function of the image
+    alone, resets have nothing to do, and the adapter's optimiser is not used. The views are drawn from `seed` and the
+    image's pixels, so that an image gets the same answer wherever it stands.
+    """
+
+    views: int = 64
+    lr: float = 2.5e-4
+    momentum: float = 0.9
+    """Of Nesterov's: the first step of a fresh optimiser is (1 + momentum) lr long. 0 is plain descent."""
+    alpha: float = 0.1
+    """Share of the views' own statistics in BatchNorm layers, the rest being the source's."""
+    crop: str = "resized"
+    """Crop of a view: "resized" for large images, "padded" for those of CIFAR."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        require_count("views", self.views)
+        require_number("lr", self.lr, 0.0)
+        require_number("momentum", self.momentum, 0.0, 1.0)
+        require_number("alpha", self.alpha, 0.0, 1.0)
+        require_choice("crop", self.crop, ("resized", "padded"))
+        require_count("seed", self.seed, low=0)
+
+    @classmethod
+    def for_cifar(cls, **changes: Any) -> MEMO:
+        """The published settings for images of CIFAR's size."""
+        return cls(**{"views": 32, "lr": 5e-3, "crop": "padded", **changes})
+
+    def configure(self, model: nn.Module, statistics: Statistics) -> Sequence[str]:
+        statistics.use_mixture(self.alpha)
+        return ()
+
+    def forward(self, network: Network, images: Tensor, state: State) -> Tensor:
+        if images.dim() != 4:
+            raise ValueError(f"MEMO augments images [batch, channels, height, width], got shape {tuple(images.shape)}")
+        weights = {name: weight.detach().requires_grad_() for name, weight in network.module.named_parameters()}
+        return torch.cat([self._episode(network, weights, image) for image in images.unbind()])
+
+    def _episode(self, network: Network, weights: Mapping[str, Tensor], image: Tensor) -> Tensor:
+        """Logits [1, classes] of an image [channels, height, width], of the model that its own views have adapted."""
+        pixels = image.cpu().contiguous().view(torch.uint8).numpy().tobytes()
+        generator = torch.Generator().manual_seed(zlib.crc32(pixels, self.seed))
+        views = AugMix(self.views, self.crop)(image, generator)
+        with torch.enable_grad():
+            loss = losses.marginal_entropy(_logits(network, weights, views))
+            gradients = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
+        rate = (1.0 + self.momentum) * self.lr
+        with torch.no_grad():
+            moved = {
+                name: weight if gradient is None else weight - rate * gradient
+                for (name, weight), gradient in zip(weights.items(), gradients, strict=True)
+            }
+            return _logits(network, moved, image[None])
+
+    def passes(self, selected: float) -> tuple[float, float]:
+        return self.views + 1.0, float(self.views)
+
+
+def _logits(network: Network, weights: Mapping[str, Tensor], images: Tensor) -> Tensor:
+    if network.channels_last:
+        images = images.contiguous(memory_format=torch.channels_last)
+    return logits_of(torch.func.functional_call(network.module, dict(weights), (images,)))

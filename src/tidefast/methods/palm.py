@@ -1,0 +1,87 @@
+"""PALM: layers with a small gradient learn, the faster, the less steady the effect of their weights is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tidefast import losses
+from tidefast.arena import Arena
+from tidefast.methods.base import registry
+from tidefast.methods.layer_rates import LayerRates, mean_per_tensor, spread
+from tidefast.network import Network
+from tidefast.state import Field, State, Value
+from tidefast.validation import require_number
+
+_EPSILON = 1e-8
+
+
+@registry.register("palm")
+@dataclass(frozen=True)
+class PALM(LayerRates):
+    """Tensor k learns where |g_k|_1 <= gradient_limit, g the gradient of sum_c -log softmax(z / temperature)_c.
+
+    Its rate is mean(U / S): S is the moving average of the sensitivity s = |theta g|, and U = |s - S|. The entropy
+    term counts only samples below `entropy_margin`.
+    """
+
+    learning_rate: float = 5e-5
+    sensitivity_momentum: float = 0.5
+    """beta_3; 0.1 on CIFAR-100."""
+    temperature: float = 1000.0
+    """1000 on ImageNet, 100 on CIFAR-100, 50 on CIFAR-10."""
+    gradient_limit: float = 0.3
+    """eta; 0.3 on ImageNet, 0.5 on CIFAR-100, 1 on CIFAR-10."""
+    entropy_margin: float = 0.4
+    """In nats, whatever the number of classes."""
+    update_unselected: bool = False
+    """Whether a tensor once selected goes on at its last rate, as in the published code; else it rests."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_number("sensitivity_momentum", self.sensitivity_momentum, 0.0, 0.999)  # at 1 S stays 0
+        require_number("temperature", self.temperature, 0.0, low_open=True)
+        require_number("gradient_limit", self.gradient_limit, 0.0)
+        require_number("entropy_margin", self.entropy_margin, 0.0)
+
+    @classmethod
+    def for_classes(cls, num_classes: int, **changes: Any) -> PALM:
+        """The published settings for a number of classes: CIFAR-10, CIFAR-100 or ImageNet sized."""
+        published: dict[str, float] = {}
+        if num_classes < 50:
+            published = {"learning_rate": 5e-4, "temperature": 50.0, "gradient_limit": 1.0}
+        elif num_classes < 500:
+            published = {"learning_rate": 5e-4, "temperature": 100.0, "gradient_limit": 0.5}
+            published |= {"weight_decay": 5e-4, "sensitivity_momentum": 0.1}
+        return cls(**{**published, **changes})
+
+    def fields(self, network: Network, num_classes: int) -> list[Field]:
+        def zeros() -> Tensor:
+            return torch.zeros_like(network.arena.values)
+
+        own = [Field("sensitivity", zeros, layered=True), Field("rates", zeros, layered=True)]
+        return [*super().fields(network, num_classes), *own]
+
+    def probe(self, logits: Tensor) -> Tensor:
+        return -(logits / self.temperature).log_softmax(1).sum(1).mean()
+
+    def measure(self, arena: Arena, state: State) -> dict[str, Value]:
+        norms = torch.stack([arena.gradients[span.start : span.stop].abs().sum() for span in arena.tensors])
+        chosen = spread(arena, norms <= self.gradient_limit)
+        now, old = (arena.values * arena.gradients).abs(), state.tensor("sensitivity")
+        average = torch.where(chosen, torch.lerp(now, old, self.sensitivity_momentum), old)
+        ratio = ((now - average).abs() + _EPSILON) / (average + _EPSILON)
+        others = state.tensor("rates") if self.update_unselected else torch.zeros_like(now)
+        rates = torch.where(chosen, spread(arena, mean_per_tensor(arena, ratio)), others)
+        return {"sensitivity": average, "rates": rates}
+
+    def rates(self, arena: Arena, state: State) -> Tensor:
+        return state.tensor("rates")
+
+    def entropy(self, logits: Tensor) -> Tensor:
+        entropy = losses.entropy(logits)
+        sure = entropy[entropy.detach() < self.entropy_margin]
+        return sure.mean() if len(sure) else entropy.sum() * 0.0

@@ -1,0 +1,115 @@
+"""PETAL: CoTTA with a prior learnt on the source, and the return of those weights that matter least."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from torch import Tensor
+
+from tidefast.methods.base import registry
+from tidefast.methods.cotta import CoTTA
+from tidefast.methods.swag import weight_average
+from tidefast.network import START, Network
+from tidefast.source import SourceData
+from tidefast.state import Field, State
+from tidefast.step import Objective, Step
+from tidefast.validation import require_choice, require_count, require_number
+
+P = TypeVar("P", bound="PETAL")
+_LEAST_VARIANCE = 1e-6
+
+
+@registry.register("petal")
+@dataclass(frozen=True)
+class PETAL(CoTTA):
+    """L = L_CoTTA + prior_weight / 2 x sum_k (theta_k - mu_k)^2 / (v_k + 1e-6).
+
+    The mean mu and variance v of each weight come from further training on the source (SWAG); mu is where adaptation
+    starts, what weights return to, and whose confidence decides on views. After each update those weights of the
+    student return whose squared gradient lies below the quantile `restore` of all of them.
+    """
+
+    prepared_with: ClassVar[tuple[str, ...]] = ("swag_epochs", "swag_snapshots", "swag_rate", "swag_final_rate")
+
+    restore: float = 0.003
+    """The quantile delta of the rule "fisher"; of the rule "random" the probability, published as 0.001."""
+    restore_rule: str = "fisher"
+    """Which weights return: "fisher", those with the smallest squared gradient (FIM), or "random" ones (SRes)."""
+    prior_weight: float = 1e-11
+    """gamma. At 0 there is no prior, no source data is needed, and adaptation starts at the model as it is."""
+    swag_epochs: int = 5
+    swag_snapshots: int = 1
+    """In each epoch but the first."""
+    swag_rate: float = 8e-4
+    """Learning rate in the first two epochs."""
+    swag_final_rate: float = 0.01
+    """Learning rate that it rises to, in the fifth epoch."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_choice("restore_rule", self.restore_rule, ("fisher", "random"))
+        require_number("prior_weight", self.prior_weight, 0.0)
+        require_count("swag_epochs", self.swag_epochs, low=2)
+        require_count("swag_snapshots", self.swag_snapshots)
+        require_number("swag_rate", self.swag_rate, 0.0)
+        require_number("swag_final_rate", self.swag_final_rate, 0.0)
+
+    @classmethod
+    def for_cifar(cls: type[P], num_classes: int = 10, **changes: Any) -> P:
+        """The published settings for CIFAR-10 and CIFAR-100; the optimiser there is Adam with 1e-3."""
+        restore = 0.01 if changes.get("restore_rule") == "random" else 0.03
+        return super().for_cifar(num_classes, **{"restore": restore, "prior_weight": 1e-9, **changes})
+
+    @property
+    def needs_source(self) -> str | None:
+        return "labelled source images" if self.prior_weight > 0 else None
+
+    def prepare(self, network: Network, source: SourceData) -> dict[str, Tensor]:
+        mean, variance = weight_average(
+            network,
+            source,
+            epochs=self.swag_epochs,
+            snapshots=self.swag_snapshots,
+            rate=self.swag_rate,
+            final_rate=self.swag_final_rate,
+        )
+        return {START: mean, "prior_variance": variance}
+
+    def fields(self, network: Network, num_classes: int) -> list[Field]:
+        # Set and used within one step, so never in a snapshot: the weights that return after it.
+        returning = Field("returning", lambda: None, shape=(len(network.arena),))
+        return [*super().fields(network, num_classes), returning]
+
+    def gradient(self, step: Step, state: State) -> Objective:
+        objective, arena = super().gradient(step, state), step.network.arena
+        if self.prior_weight > 0:
+            drift, variance = arena.values - arena.source, step.constants["prior_variance"]
+            arena.gradients.addcdiv_(drift, variance + _LEAST_VARIANCE, value=self.prior_weight)
+        if self.restore_rule == "random":
+            return objective
+        fisher = arena.gradients.square()
+        returning = fisher < quantile(fisher, self.restore)
+        return dataclasses.replace(objective, updates={**objective.updates, "returning": returning})
+
+    def returning(self, step: Step, state: State) -> Tensor:
+        if self.restore_rule == "random":
+            return super().returning(step, state)
+        returning, state["returning"] = state.tensor("returning"), None
+        return returning
+
+
+def quantile(values: Tensor, share: float) -> Tensor:
+    """The quantile `share` of a vector of any length, interpolated between neighbours, without sorting it.
+
+    >>> quantile(torch.tensor([4.0, 1.0, 2.0, 8.0]), 0.5).item()
+    3.0
+    """
+    position = share * (len(values) - 1)
+    below = min(math.floor(position), max(len(values) - 2, 0))
+    smallest = values.topk(min(below + 2, len(values)), largest=False, sorted=False).values
+    neighbours = smallest.topk(min(2, len(smallest))).values  # the larger first
+    return torch.lerp(neighbours[-1], neighbours[0], position - below)

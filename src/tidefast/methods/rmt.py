@@ -1,0 +1,122 @@
+"""RMT: a mean teacher with a symmetric loss, features drawn to source prototypes, and replay of source images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from tidefast.features import Features
+from tidefast.methods.base import registry
+from tidefast.methods.contrastive import attach_projector, contrast, prototypes
+from tidefast.methods.kept import Kept
+from tidefast.methods.warmup import WarmTeacher
+from tidefast.network import Network
+from tidefast.normalization import Statistics
+from tidefast.source import SourceData
+from tidefast.state import State
+from tidefast.step import Objective, Step
+from tidefast.validation import require_count, require_number
+
+
+@registry.register("rmt")
+@dataclass(frozen=True)
+class RMT(WarmTeacher):
+    """L = target_weight x L_st + contrastive_weight x L_con + source_weight x L_src.
+
+    L_st = mean_i (SCE(z_i, t_i) + SCE(z'_i, t_i)) / 2, where z and z' are the student's logits of the batch and of an
+    augmented view of it, and t the teacher's of the batch. L_con contrasts the features of both views with the nearest
+    class prototype of the source. L_src is the cross-entropy of source images to their labels. All layers adapt, and a
+    projector of the features with them.
+    """
+
+    prepared_with: ClassVar[tuple[str, ...]] = (
+        *WarmTeacher.prepared_with,
+        *("contrastive_weight", "source_weight", "prototype_samples", "replay_samples", "learning_rate", "adam"),
+    )
+
+    target_weight: float = 1.0
+    contrastive_weight: float = 1.0
+    source_weight: float = 1.0
+    """At 0 no source image is kept for the stream."""
+    temperature: float = 0.1
+    """Of L_con."""
+    projection: int = 128
+    """Width of what the projector makes of the features."""
+    prototype_samples: int = 100_000
+    """Source images behind the prototypes, about."""
+    replay_samples: int = 1000
+    """Source images that are kept; each step draws as many of them as the batch has."""
+    learning_rate: float = 0.01
+    """Of the default optimiser, and of the warm-up."""
+    adam: bool = False
+    """Adam as the default optimiser and that of the warm-up; False: SGD with Nesterov momentum 0.9."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("target_weight", "contrastive_weight", "source_weight", "learning_rate"):
+            require_number(name, getattr(self, name), 0.0)
+        require_number("temperature", self.temperature, 0.0, low_open=True)
+        require_count("projection", self.projection)
+        require_count("prototype_samples", self.prototype_samples)
+        require_count("replay_samples", self.replay_samples, low=2)
+
+    @classmethod
+    def source_free(cls, **changes: Any) -> RMT:
+        """The published variant without replay; prototypes and warm-up still take source data beforehand."""
+        return cls(**{"source_weight": 0.0, **changes})
+
+    @classmethod
+    def for_cifar(cls, **changes: Any) -> RMT:
+        """The published settings for CIFAR-10 and CIFAR-100."""
+        return cls(**{"learning_rate": 1e-3, "adam": True, **changes})
+
+    @property
+    def needs_source(self) -> str | None:
+        if self.contrastive_weight > 0 or self.source_weight > 0:
+            return "labelled source images in random order, in batches of the size of the stream's"
+        return "source images, unlabelled, in batches of the size of the stream's" if self.warmup_samples else None
+
+    def configure(self, model: nn.Module, statistics: Statistics) -> Sequence[str]:
+        return [*super().configure(model, statistics), *attach_projector(model, self.projection)]
+
+    def optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        if self.adam:
+            return torch.optim.Adam(parameters, lr=self.learning_rate)
+        return torch.optim.SGD(parameters, lr=self.learning_rate, momentum=0.9, nesterov=True)
+
+    def prepare(self, network: Network, source: SourceData) -> dict[str, Tensor]:
+        constants = {}
+        if self.contrastive_weight > 0:
+            constants["prototypes"] = prototypes(network, source, self.prototype_samples)
+        if self.source_weight > 0:
+            constants["replay_images"], constants["replay_labels"] = source.first(self.replay_samples)
+        return constants | self.warm_up(network, source)
+
+    def loss(self, step: Step, state: State) -> Objective:
+        network = step.network
+        student, teacher, features = Kept.of(network.module).take()
+        augmented = network(self.views(step))
+        agreement = 0.5 * (self.divergence(student, teacher) + self.divergence(augmented, teacher))
+        loss = self.target_weight * agreement.mean()
+        if self.contrastive_weight > 0:
+            other = Features.of(network.module).take()
+            distance = contrast(network.module, step.constants["prototypes"], features, other, self.temperature)
+            loss = loss + self.contrastive_weight * distance
+        if self.source_weight > 0:
+            loss = loss + self.source_weight * self._replay(step)
+        return Objective(loss, selected=len(student))
+
+    def _replay(self, step: Step) -> Tensor:
+        """Cross-entropy of kept source images, drawn anew in each step, to their labels."""
+        images, labels = step.constants["replay_images"], step.constants["replay_labels"]
+        drawn = torch.randperm(len(images), generator=step.generator)[: len(step.images)].to(images.device)
+        return functional.cross_entropy(step.network(images[drawn]), labels[drawn])
+
+    def passes(self, selected: float) -> tuple[float, float]:
+        replayed = 1.0 if self.source_weight > 0 else 0.0
+        return 3.0 + replayed, 2.0 + replayed

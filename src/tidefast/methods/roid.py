@@ -1,0 +1,37 @@
+"""ROID: certainty and diversity weighting, consistency, and a steady pull to the source."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidefast.methods.base import registry
+from tidefast.methods.soft_likelihood import SoftLikelihood
+from tidefast.network import Network
+from tidefast.state import Field, State
+from tidefast.step import Step
+from tidefast.validation import require_number
+
+
+@registry.register("roid")
+@dataclass(frozen=True)
+class ROID(SoftLikelihood):
+    """After each step theta <- m theta + (1 - m) anchor, where the anchor is the source.
+
+    ASR in its released form moves the anchor (`resets.ASR(target="anchor")`), so the anchor is state.
+    """
+
+    source_momentum: float = 0.99
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_number("source_momentum", self.source_momentum, 0.0, 1.0)
+
+    def fields(self, network: Network, num_classes: int) -> list[Field]:
+        anchor = Field("anchor", lambda: None, shape=(len(network.arena),), layered=True)  # None: the source itself
+        return [*super().fields(network, num_classes), anchor]
+
+    def after_step(self, step: Step, state: State) -> None:
+        anchor = state.optional_tensor("anchor")
+        arena = step.network.arena
+        anchor = arena.source if anchor is None else anchor
+        arena.assign(self.source_momentum * arena.values + (1.0 - self.source_momentum) * anchor)

@@ -1,0 +1,43 @@
+"""RPL: robust pseudo-labelling, the model's own hard labels under a loss that forgives wrong ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from tidefast.methods.base import Method, registry
+from tidefast.state import State
+from tidefast.step import Objective, Step
+from tidefast.validation import require_number
+
+
+@registry.register("rpl")
+@dataclass(frozen=True)
+class RPL(Method):
+    """L = mean_i (1 - p_i,y^q) / q, where y is the class that sample i is given now."""
+
+    q: float = 0.8
+    """Between cross-entropy (towards 0) and the mean absolute error (1)."""
+
+    def __post_init__(self) -> None:
+        require_number("q", self.q, 0.0, 1.0, low_open=True)
+
+    def optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr=5e-4, momentum=0.9, nesterov=True)
+
+    def loss(self, step: Step, state: State) -> Objective:
+        labels = step.logits.detach().argmax(1)
+        per_sample = generalized_cross_entropy(step.logits, labels, self.q)
+        return Objective(per_sample.mean(), selected=len(labels))
+
+
+def generalized_cross_entropy(logits: Tensor, labels: Tensor, q: float) -> Tensor:
+    """(1 - p_y^q) / q of each row [batch].
+
+    >>> generalized_cross_entropy(torch.zeros(1, 2), torch.tensor([0]), q=1.0).item()
+    0.5
+    """
+    log_probabilities = logits.log_softmax(1).gather(1, labels[:, None])[:, 0]
+    return (1.0 - torch.exp(q * log_probabilities)) / q

@@ -1,0 +1,96 @@
+"""SANTA: normalisation layers learn to agree with the source model, features are drawn to its class prototypes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from tidefast import losses
+from tidefast.augment import ColourAffineBlur, call_augmentation, require_augmentation
+from tidefast.features import Features
+from tidefast.methods.base import Method, registry
+from tidefast.methods.contrastive import attach_projector, contrast, prototypes
+from tidefast.methods.kept import Kept
+from tidefast.network import Network
+from tidefast.normalization import Statistics
+from tidefast.source import SourceData
+from tidefast.state import State
+from tidefast.step import Objective, Step
+from tidefast.validation import require_count, require_number
+
+
+@registry.register("santa")
+@dataclass(frozen=True)
+class SANTA(Method):
+    """L = target_weight x mean_i (CE(z_i -> a_i) + CE(z'_i -> a_i)) / 2 + contrastive_weight x L_con.
+
+    CE(z -> a) is the cross-entropy of a under the softmax of z: the adapted network's probabilities of the batch (z)
+    and of an augmented view (z') weigh the source model's log-probabilities (a). L_con is RMT's. Scale and shift of the
+    normalisation layers adapt, and a projector of the features.
+    """
+
+    prepared_with: ClassVar[tuple[str, ...]] = ("prototype_samples",)
+
+    target_weight: float = 1.0
+    contrastive_weight: float = 1.0
+    """At 0 no source data is needed."""
+    temperature: float = 0.1
+    """Of L_con."""
+    projection: int = 128
+    """Width of what the projector makes of the features."""
+    prototype_samples: int = 100_000
+    """Source images behind the prototypes, about."""
+    augment: Callable[..., Tensor] | None = None
+    """A callable on a batch in [0, 1]; None: colour jitter, small affine motion, flip, blur and noise."""
+
+    def __post_init__(self) -> None:
+        require_number("target_weight", self.target_weight, 0.0)
+        require_number("contrastive_weight", self.contrastive_weight, 0.0)
+        require_number("temperature", self.temperature, 0.0, low_open=True)
+        require_count("projection", self.projection)
+        require_count("prototype_samples", self.prototype_samples)
+        require_augmentation(self.augment)
+
+    @property
+    def needs_source(self) -> str | None:
+        needed = "labelled source images in random order, in batches of the size of the stream's"
+        return needed if self.contrastive_weight > 0 else None
+
+    def configure(self, model: nn.Module, statistics: Statistics) -> Sequence[str]:
+        names = super().configure(model, statistics)
+        Features.of(model)
+        Kept.install(model)
+        return [*names, *attach_projector(model, self.projection)]
+
+    def optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr=0.01, momentum=0.9, nesterov=True)
+
+    def prepare(self, network: Network, source: SourceData) -> dict[str, Tensor]:
+        return {"prototypes": prototypes(network, source, self.prototype_samples)}
+
+    def forward(self, network: Network, images: Tensor, state: State) -> Tensor:
+        if not torch.is_grad_enabled():
+            return network(images)
+        anchor = network.source_logits(images)
+        logits = network(images)
+        Kept.of(network.module).keep(anchor, Features.of(network.module).take())
+        return logits
+
+    def loss(self, step: Step, state: State) -> Objective:
+        network = step.network
+        anchor, features = Kept.of(network.module).take()
+        augmented = network(call_augmentation(self.augment or ColourAffineBlur(), step.images, step.generator))
+        agreement = 0.5 * (losses.cross_entropy(step.logits, anchor) + losses.cross_entropy(augmented, anchor))
+        loss = self.target_weight * agreement.mean()
+        if self.contrastive_weight > 0:
+            other = Features.of(network.module).take()
+            distance = contrast(network.module, step.constants["prototypes"], features, other, self.temperature)
+            loss = loss + self.contrastive_weight * distance
+        return Objective(loss, selected=len(step.logits))
+
+    def passes(self, selected: float) -> tuple[float, float]:
+        return 3.0, 2.0

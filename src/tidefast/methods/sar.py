@@ -1,0 +1,80 @@
+"""SAR: sharpness-aware entropy minimisation on reliable samples, with recovery from collapse."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from tidefast import losses
+from tidefast.methods.base import Method, registry
+from tidefast.normalization import LAST_LAYERS, Statistics, outside, require_affine_names
+from tidefast.resets.base import Reset
+from tidefast.resets.confidence import Confidence
+from tidefast.state import State
+from tidefast.step import Objective, Step
+from tidefast.validation import require_number
+
+
+@registry.register("sar")
+@dataclass(frozen=True)
+class SAR(Method):
+    """The gradient of the mean entropy, taken at the worst point within `rho` of the parameters.
+
+    Only samples with entropy below the margin count, before and after the perturbation. When the moving
+    average of that entropy falls under `reset_constant`, the model returns to the source.
+    """
+
+    entropy_margin: float = 0.4
+    """E0 as a multiple of ln(classes)."""
+    rho: float = 0.05
+    reset_constant: float = 0.2
+    """In nats, whatever the number of classes."""
+    keep_momentum: bool = True
+    """Whether the optimiser's state outlives SAR's own reset, as in the published code."""
+    skip: tuple[str, ...] = LAST_LAYERS
+    """Layers whose name contains one of these stay as they are, and so does one called exactly `norm`."""
+
+    def __post_init__(self) -> None:
+        require_number("entropy_margin", self.entropy_margin, 0.0, low_open=True)
+        require_number("rho", self.rho, 0.0)
+        require_number("reset_constant", self.reset_constant, 0.0)
+
+    def configure(self, model: nn.Module, statistics: Statistics) -> Sequence[str]:
+        statistics.use_batch()
+        return require_affine_names(model, "SAR", outside(self.skip))
+
+    def optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr=2.5e-4, momentum=0.9)
+
+    def own_reset(self) -> Reset:
+        return Confidence(threshold=self.reset_constant, watch="loss", keep_optimizer=self.keep_momentum)
+
+    def gradient(self, step: Step, state: State) -> Objective:
+        arena = step.network.arena
+        margin = self.entropy_margin * math.log(step.num_classes)
+        entropy = losses.entropy(step.logits)
+        reliable = entropy.detach() < margin
+        if not reliable.any():
+            return Objective(loss=None, selected=0)
+        step.backward(entropy[reliable].mean())
+        norm = arena.gradients.norm()
+        if not torch.isfinite(norm):
+            return Objective(loss=None, selected=0)  # the gradient stays for the adapter to refuse
+        worst = arena.values + self.rho * arena.gradients / (norm + 1e-12)
+        arena.zero_gradients()
+        with arena.holding(worst):
+            entropy = losses.entropy(step.network(step.images))
+            kept = reliable & (entropy.detach() < margin)
+            selected = int(kept.sum())
+            if selected == 0:
+                return Objective(loss=None, selected=0)
+            loss = entropy[kept].mean()
+            step.backward(loss)
+        return Objective(loss, selected)
+
+    def passes(self, selected: float) -> tuple[float, float]:
+        return 2.0, 2.0

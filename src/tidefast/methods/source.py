@@ -1,0 +1,28 @@
+"""Source: the model as it was trained, never adapted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import nn
+
+from tidefast.methods.base import Method, registry
+from tidefast.normalization import Statistics
+from tidefast.state import State
+from tidefast.step import Objective, Step
+
+
+@registry.register("source")
+@dataclass(frozen=True)
+class Source(Method):
+    """Predicts with the source parameters and the source's running statistics."""
+
+    def configure(self, model: nn.Module, statistics: Statistics) -> Sequence[str]:
+        return ()
+
+    def loss(self, step: Step, state: State) -> Objective:
+        return Objective(loss=None, selected=0, step=False)
+
+    def passes(self, selected: float) -> tuple[float, float]:
+        return 1.0, 0.0

@@ -1,0 +1,26 @@
+"""Tent: entropy minimisation on every sample."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidefast import losses
+from tidefast.methods.base import Method, registry
+from tidefast.state import State
+from tidefast.step import Objective, Step
+from tidefast.validation import require_choice
+
+
+@registry.register("tent")
+@dataclass(frozen=True)
+class Tent(Method):
+    """L = mean_i H(z_i)."""
+
+    objective: str = "entropy"
+    """H: "entropy" of the softmax, or "come", the opinion entropy."""
+
+    def __post_init__(self) -> None:
+        require_choice("objective", self.objective, losses.OBJECTIVES)
+
+    def loss(self, step: Step, state: State) -> Objective:
+        return Objective(losses.OBJECTIVES[self.objective](step.logits).mean(), selected=len(step.logits))

@@ -1,0 +1,126 @@
+"""The page: one file that needs nothing else."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from importlib import resources
+
+from tidefast.files import write_atomically
+from tidefast.report import curves, heatmap, png
+from tidefast.report.markup import Markup, data, element, join
+from tidefast.report.standing import RULE, conclusions
+from tidefast.report.story import Sample, Story
+from tidefast.report.table import headline
+
+
+def render(story: Story) -> str:
+    """The page as text."""
+    plots: curves.Plots = {}
+    sections = [
+        section("Results", RULE, headline(story)),
+        section(
+            "Accuracy over time",
+            f"Mean over {story.window} batches around each. Dotted: chance. Under the curves, a stroke for each reset. "
+            "Point at the chart to read values; the buttons hide and show.",
+            curves.accuracy(story, plots),
+        ),
+        _grid_section(
+            "Concentration against its threshold",
+            "ASR resets when the concentration of a batch's predictions (coloured) exceeds its long-term average (the "
+            "plain line), which then starts anew. The strokes mark the batches after which that happened.",
+            curves.concentration(story, plots),
+        ),
+        _grid_section(
+            "How deep each reset went",
+            "The share of layers that returned to the source, counted from the output. RDumb always takes all; ASR "
+            "takes more the further the concentration is above its threshold.",
+            curves.depth(story, plots),
+        ),
+        _grid_section(
+            "What was predicted",
+            "The share of each class among the predictions, over time. Compare with the true labels: a "
+            "collapsing contestant puts everything into a few rows.",
+            heatmap.panels(story, plots),
+            heatmap.scale(),
+        ),
+        _grid_section(
+            "The stream", "A few images along the way, as the network saw them.", _samples(story), style="film"
+        ),
+        section("How it was made", "", _facts(story)) if story.facts else Markup(""),
+    ]
+    return document(story.title, [_partial(story), _conclusions(story)], [part for part in sections if part], plots)
+
+
+def document(title: str, opening: Sequence[Markup], sections: Sequence[Markup], plots: curves.Plots) -> str:
+    """A whole page: a header with its title, the sections, and the values that its charts read out."""
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="color-scheme", content="light dark"),
+        element("title", title),
+        element("style", Markup(_asset("style.css"))),
+    )
+    main = element("main", element("header", element("h1", title), *opening), *sections)
+    script = element("script", Markup(_asset("script.js")))
+    return "<!doctype html>\n" + element("html", head, element("body", main, data(plots, "plots"), script), lang="en")
+
+
+def write(story: Story, path: str | os.PathLike[str]) -> None:
+    """Write the page; it replaces an earlier one whole or not at all."""
+    write_atomically(path, render(story).encode())
+
+
+def _asset(name: str) -> str:
+    return resources.files("tidefast.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def section(title: str, note: str, *content: Markup) -> Markup:
+    """A part of the page under a heading."""
+    return element("section", element("h2", title), *([element("p", note, class_="note")] if note else []), *content)
+
+
+def _grid_section(title: str, note: str, panels: list[Markup], *extra: Markup, style: str = "grid") -> Markup:
+    if not panels:
+        return Markup("")
+    return section(title, note, *extra, element("div", join(panels), class_=style))
+
+
+def _partial(story: Story) -> Markup:
+    if story.complete:
+        return Markup("")
+    reached = ", ".join(f"{track.label} {track.batches:,} of {track.total:,}" for track in story.tracks)
+    return element(
+        "p", f"Partial results: not everybody has seen the whole stream. Batches so far: {reached}.", class_="partial"
+    )
+
+
+def _conclusions(story: Story) -> Markup:
+    said = [line for line in conclusions(story) if not line.startswith("Partial")]
+    return element("ul", *(element("li", line) for line in said), class_="conclusions") if said else Markup("")
+
+
+def _samples(story: Story) -> list[Markup]:
+    return [_sample(sample) for sample in story.samples]
+
+
+def _sample(sample: Sample) -> Markup:
+    sheet = png.sheet(sample.images, columns=2)
+    height, width, _ = sheet.shape
+    picture = element(
+        "img",
+        src=png.address(sheet),
+        alt=f"Batch {sample.step}, {sample.domain}: {', '.join(sample.labels)}",
+        width=width,
+        height=height,
+    )
+    caption = element(
+        "figcaption", element("b", f"batch {sample.step:,}"), element("span", sample.domain.replace("_", " "))
+    )
+    return element("figure", picture, caption)
+
+
+def _facts(story: Story) -> Markup:
+    rows = [part for name, value in story.facts.items() for part in (element("dt", name), element("dd", value))]
+    return element("dl", *rows)

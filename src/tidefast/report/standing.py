@@ -1,0 +1,136 @@
+"""The headline numbers of each contestant, and the sentence or two that they amount to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tidefast.report.story import Counts, Story, Track
+
+REFERENCE, HOLDING, FADING, COLLAPSED, UNKNOWN = "reference", "holding", "fading", "collapsed", "too early to tell"
+RULE = (
+    "Quarters are of the batches that a contestant has seen. The lead is its accuracy minus that of the model "
+    "that does not adapt, on the same batches, in percentage points. Collapsed: in the last quarter no lead is "
+    "left. Fading: less than half of the first quarter's lead is left. Holding: neither."
+)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One row of the headline table; accuracies are shares, nan where there is nothing to measure."""
+
+    key: str
+    label: str
+    batches: int
+    total: int
+    overall: float
+    last_quarter: float
+    first_lead: float
+    last_lead: float
+    resets: int
+    mean_depth: float
+    classes_in_use: float
+    """exp of the entropy of the predictions of the last quarter: 1 when one class takes all."""
+    milliseconds: float
+    """Median of an adapting call."""
+    verdict: str
+
+    @property
+    def lead_text(self) -> str:
+        """The lead over the reference in the first and in the last quarter."""
+        if math.isnan(self.first_lead) or math.isnan(self.last_lead):
+            return "-"
+        return f"{100 * self.first_lead:+.1f} → {100 * self.last_lead:+.1f}"
+
+
+def standings(story: Story) -> list[Standing]:
+    """One row for each contestant, in the story's order."""
+    reference = next((track for track in story.tracks if track.key == story.reference), None)
+    return [_standing(track, reference) for track in story.tracks]
+
+
+def conclusions(story: Story) -> list[str]:
+    """What the numbers say, in sentences; nothing that they do not."""
+    rows = standings(story)
+    said = []
+    for row in rows:
+        if row.verdict == COLLAPSED:
+            said.append(
+                f"{row.label} collapsed: {percent(row.last_quarter)} % in its last quarter (the model that does not "
+                f"adapt: {percent(row.last_quarter - row.last_lead)} %), with {row.classes_in_use:.1f} of "
+                f"{len(story.classes)} classes in use."
+            )
+        elif row.verdict == FADING:
+            said.append(
+                f"{row.label} is fading: its lead over the model that does not adapt went from "
+                f"{100 * row.first_lead:.1f} to {100 * row.last_lead:.1f} points."
+            )
+    whole = [row for row in rows if row.batches == row.total]
+    if len(whole) > 1:
+        best = max(whole, key=lambda row: row.overall)
+        said.append(f"Best over the whole stream, in this one run: {best.label}, {percent(best.overall)} %.")
+    if not story.complete:
+        behind = ", ".join(f"{row.label} {row.batches}" for row in rows if row.batches < row.total)
+        said.append(f"Partial results; batches seen of {story.total}: {behind}.")
+    return said
+
+
+def percent(share: float) -> str:
+    """A share as a percentage, without the sign.
+
+    >>> percent(0.5454), percent(float("nan"))
+    ('54.5', '-')
+    """
+    return "-" if math.isnan(share) else f"{100 * share:.1f}"
+
+
+def effective_classes(counts: Counts) -> float:
+    """How many classes predictions [batches, classes] are spread over: exp of their entropy.
+
+    >>> effective_classes(np.array([[5, 5, 0], [5, 5, 0]]))
+    2.0
+    """
+    totals = counts.sum(axis=0)
+    shares = totals[totals > 0] / max(1, totals.sum())
+    return round(float(np.exp(-(shares * np.log(shares)).sum())), 12) if len(shares) else float("nan")
+
+
+def _standing(track: Track, reference: Track | None) -> Standing:
+    length = track.batches
+    quarter = max(1, length // 4)
+    first, last = slice(0, quarter), slice(max(0, length - quarter), length)
+    leads = [_lead(track, reference, part) for part in (first, last)]
+    depths = track.reset_fraction[track.resets]
+    return Standing(
+        key=track.key,
+        label=track.label,
+        batches=length,
+        total=track.total,
+        overall=track.overall,
+        last_quarter=track.accuracy(last),
+        first_lead=leads[0],
+        last_lead=leads[1],
+        resets=len(depths),
+        mean_depth=float(depths.mean()) if len(depths) else float("nan"),
+        classes_in_use=effective_classes(track.predicted[last]),
+        milliseconds=1000 * float(np.median(track.seconds)) if length else float("nan"),
+        verdict=REFERENCE if track is reference else _verdict(length, leads),
+    )
+
+
+def _lead(track: Track, reference: Track | None, part: slice) -> float:
+    if reference is None or reference is track or reference.batches < part.stop or track.batches == 0:
+        return float("nan")
+    return track.accuracy(part) - reference.accuracy(part)
+
+
+def _verdict(length: int, leads: Sequence[float]) -> str:
+    first, last = leads
+    if length < 8 or math.isnan(first) or math.isnan(last):
+        return UNKNOWN
+    if last <= 0:
+        return COLLAPSED
+    return FADING if last < first / 2 else HOLDING

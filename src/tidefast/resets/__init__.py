@@ -1,0 +1,11 @@
+"""One file per reset policy."""
+
+from tidefast.resets.ablations import ABLATIONS
+from tidefast.resets.asr import ASR
+from tidefast.resets.base import Reset, Verdict
+from tidefast.resets.confidence import Confidence
+from tidefast.resets.distribution import Distribution
+from tidefast.resets.never import Never
+from tidefast.resets.periodic import Periodic
+
+__all__ = ["ABLATIONS", "ASR", "Confidence", "Distribution", "Never", "Periodic", "Reset", "Verdict"]

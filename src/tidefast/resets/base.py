@@ -1,0 +1,77 @@
+"""What a reset policy is: it observes, and answers how much to reset."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import Tensor, nn
+
+from tidefast.network import Network
+from tidefast.registry import Registry
+from tidefast.source import SourceData
+from tidefast.state import Field, State
+from tidefast.step import Step
+
+Target = Literal["live", "anchor"]
+
+registry: Registry[Reset] = Registry("reset")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A policy's answer after a step: what it measured, and what to reset."""
+
+    fraction: float = 0.0
+    """Share of the layers that is reset."""
+    cut: int | None = None
+    """Position in the arena from which on to reset; None: no reset."""
+    target: Target = "live"
+    """"live": the adapted parameters return to the source from `cut` on. "anchor": the method's anchor, where it
+    has one, becomes the adapted parameters up to `cut` and the source from there; the adapted parameters stay."""
+    keep_optimizer: bool = False
+    concentration: float | None = None
+    threshold: float | None = None
+    inconsistency: float | None = None
+    momentum: float | None = None
+    penalty: float | None = None
+
+
+@dataclass(frozen=True)
+class Reset:
+    """Base of all policies. Like a method, a frozen dataclass of hyperparameters that holds no state."""
+
+    name: ClassVar[str] = ""
+    prepared_with: ClassVar[tuple[str, ...]] = ()
+    """The hyperparameters that `prepare` depends on."""
+
+    @property
+    def needs_source(self) -> str | None:
+        """What the policy must be given beyond the model, in words; None when nothing."""
+        return None
+
+    def configure(self, model: nn.Module) -> None:
+        """Prepare the private network, after the method did: where a policy must see what happens inside it."""
+
+    def prepare(self, network: Network, source: SourceData) -> dict[str, Tensor]:
+        """Compute the policy's constants from source data, once, before the stream; as `Method.prepare`."""
+        return {}
+
+    def fields(self, network: Network, num_classes: int) -> list[Field]:
+        """The state that survives a step."""
+        return []
+
+    def watching(self, network: Network) -> AbstractContextManager[None]:
+        """Around the pass that answers a batch to adapt to, and around no other pass."""
+        return nullcontext()
+
+    def begin(self, step: Step, state: State) -> None:
+        """Called when the network has just answered the batch, before the method does anything with it."""
+
+    def adjust_gradient(self, step: Step, state: State) -> None:
+        """Called with the method's gradient in the arena, before the optimiser steps; may add to it."""
+
+    def observe(self, step: Step, state: State) -> Verdict:
+        """Called after the update; `step.answer` is of before it."""
+        raise NotImplementedError(f"{type(self).__name__} must define observe()")

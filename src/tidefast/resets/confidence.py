@@ -1,0 +1,59 @@
+"""Confidence: back to the source when predictions become too certain (SAR's rule)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from tidefast import losses
+from tidefast.network import Network
+from tidefast.resets.base import Reset, Verdict, registry
+from tidefast.state import Field, State
+from tidefast.step import Step
+from tidefast.validation import require_choice, require_number
+
+
+@registry.register("confidence")
+@dataclass(frozen=True)
+class Confidence(Reset):
+    """A full reset when a moving average of the entropy of reliable samples falls below `threshold`.
+
+    Reliable samples are those with entropy below `margin` x ln(classes); a batch without any leaves the
+    average as it is. SAR itself watches its loss, which is that entropy at the perturbed parameters.
+    """
+
+    threshold: float = 0.2
+    """In nats, whatever the number of classes."""
+    margin: float = 0.4
+    momentum: float = 0.9
+    watch: Literal["entropy", "loss"] = "entropy"
+    """What is averaged: the entropy of reliable samples, or the method's own loss."""
+    keep_optimizer: bool = False
+
+    def __post_init__(self) -> None:
+        require_number("threshold", self.threshold, 0.0)
+        require_number("margin", self.margin, 0.0, low_open=True)
+        require_number("momentum", self.momentum, 0.0, 1.0)
+        require_choice("watch", self.watch, ("entropy", "loss"))
+
+    def fields(self, network: Network, num_classes: int) -> list[Field]:
+        return [Field("average", lambda: None)]
+
+    def observe(self, step: Step, state: State) -> Verdict:
+        watched = self._watched(step)
+        if watched is not None:
+            old = watched if state["average"] is None else state.number("average")
+            state["average"] = self.momentum * old + (1.0 - self.momentum) * watched
+        if state["average"] is not None and state.number("average") < self.threshold:
+            return Verdict(fraction=1.0, cut=0, keep_optimizer=self.keep_optimizer)
+        return Verdict()
+
+    def _watched(self, step: Step) -> float | None:
+        if self.watch == "loss":
+            return (
+                None if step.objective is None or step.objective.loss is None else float(step.objective.loss.detach())
+            )
+        entropy = losses.entropy(step.answer)
+        reliable = entropy[entropy < self.margin * math.log(step.num_classes)]
+        return float(reliable.mean()) if len(reliable) else None

@@ -1,0 +1,101 @@
+"""Distribution: back to the source when the normalisation layers' outputs move away from those of source data."""
+
+from __future__ import annotations
+
+import math
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from tidefast.network import Network
+from tidefast.outputs import MEANS, VARIANCES, Outputs, of_source
+from tidefast.resets.base import Reset, Verdict, registry
+from tidefast.source import SourceData
+from tidefast.state import Field, State
+from tidefast.step import Step
+from tidefast.validation import require_count, require_number
+
+
+@registry.register("distribution")
+@dataclass(frozen=True)
+class Distribution(Reset):
+    """A full reset when the mean distance of the last few batches exceeds `threshold` x that of the last many.
+
+    The distance of a batch is the sum over normalisation layers of mean |m - M| + mean |v - V|: m and v are the mean
+    and variance of each image's channels in the layer's output, M and V their averages over source images. The
+    batch at hand counts only from the next one on, so that a change is seen one batch late at the soonest.
+    """
+
+    threshold: float = 1.1
+    """tau."""
+    short: int | None = None
+    """How many batches are the last few; None: as many as hold 120 images."""
+    long: int | None = None
+    """How many batches are the last many, the few among them; None: as many as hold 600 images."""
+
+    def __post_init__(self) -> None:
+        require_number("threshold", self.threshold, 0.0, low_open=True)
+        if self.short is not None:
+            require_count("short", self.short)
+        if (self.short is None) != (self.long is None):
+            raise ValueError(
+                f"short and long go together, got short={self.short!r}, long={self.long!r}: give both or none"
+            )
+        if self.short is not None and self.long is not None:
+            require_count("long", self.long, low=self.short + 1)
+
+    @property
+    def needs_source(self) -> str | None:
+        return "source images, unlabelled, in batches of the size of the stream's"
+
+    def configure(self, model: nn.Module) -> None:
+        Outputs.of(model)
+
+    def prepare(self, network: Network, source: SourceData) -> dict[str, Tensor]:
+        return of_source(Outputs.of(network.module), source, network)
+
+    def fields(self, network: Network, num_classes: int) -> list[Field]:
+        return [
+            Field("distance", lambda: None),
+            Field("past", lambda: None, shape=(...,)),
+            Field("first", lambda: None, lifetime="stream"),
+        ]
+
+    def windows(self, images: int) -> tuple[int, int]:
+        """How many batches of so many images are the last few, and the last many.
+
+        >>> Distribution().windows(64), Distribution().windows(40), Distribution().windows(1000)
+        ((2, 9), (3, 15), (1, 2))
+        """
+        short = self.short or max(1, round(120 / images))
+        return short, self.long or max(short + 1, round(600 / images))
+
+    def watching(self, network: Network) -> AbstractContextManager[None]:
+        return Outputs.of(network.module).measuring()
+
+    @torch.no_grad()
+    def begin(self, step: Step, state: State) -> None:
+        moments = Outputs.of(step.network.module).latest
+        state["distance"] = float(moments.distance(step.constants[MEANS], step.constants[VARIANCES]))
+
+    def observe(self, step: Step, state: State) -> Verdict:
+        Outputs.of(step.network.module).take()
+        distance = state.number("distance")
+        if not math.isfinite(distance):
+            return Verdict()
+        latest = step.constants[MEANS].new_tensor([distance])
+        short, long = self.windows(len(step.images))
+        past = state.optional_tensor("past")
+        if past is None and state["first"] is not None:  # what the window begins with after this policy's own reset
+            past = latest.new_tensor([state.number("first")])
+        state["first"] = None
+        if past is None:
+            state["past"] = latest
+        elif len(past) >= long and bool(past[-short:].mean() > self.threshold * past[-long:].mean()):
+            state["first"] = distance
+            return Verdict(fraction=1.0, cut=0)
+        else:
+            state["past"] = torch.cat([past, latest])[-long:]
+        return Verdict()

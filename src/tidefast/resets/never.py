@@ -1,0 +1,18 @@
+"""Never: no reset."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidefast.resets.base import Reset, Verdict, registry
+from tidefast.state import State
+from tidefast.step import Step
+
+
+@registry.register("never", "none")
+@dataclass(frozen=True)
+class Never(Reset):
+    """Leaves the method alone."""
+
+    def observe(self, step: Step, state: State) -> Verdict:
+        return Verdict()

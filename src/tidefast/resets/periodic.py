@@ -1,0 +1,33 @@
+"""Periodic: back to the source every so many batches (RDumb)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidefast.network import Network
+from tidefast.resets.base import Reset, Verdict, registry
+from tidefast.state import Field, State
+from tidefast.step import Step
+from tidefast.validation import require_count
+
+
+@registry.register("periodic", "rdumb")
+@dataclass(frozen=True)
+class Periodic(Reset):
+    """A full reset of parameters, optimiser and the method's statistics after every `every` batches.
+
+    Every batch counts, also one from which the method selected nothing.
+    """
+
+    every: int = 1000
+
+    def __post_init__(self) -> None:
+        require_count("every", self.every)
+
+    def fields(self, network: Network, num_classes: int) -> list[Field]:
+        return [Field("batches", lambda: 0, lifetime="stream")]
+
+    def observe(self, step: Step, state: State) -> Verdict:
+        batches = int(state.number("batches")) + 1
+        state["batches"] = batches % self.every
+        return Verdict() if batches % self.every else Verdict(fraction=1.0, cut=0)

@@ -1,0 +1,145 @@
+"""Request bodies to pixels; sizes are checked before anything is decoded."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias, TypeGuard
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from tidefast.datasets.picture import require_pillow
+from tidefast.serve.refused import RefusedError
+from tidefast.streams import as_tensor
+
+Pixels: TypeAlias = npt.NDArray[np.uint8] | npt.NDArray[np.float32]
+"""uint8 [N, H, W, 3], or float32 [N, 3, H, W] in [0, 1]."""
+
+FORMATS = {"image/png": "PNG", "image/jpeg": "JPEG"}
+NPY = "application/x-npy"
+
+
+def size_of(pixels: Pixels) -> tuple[int, int]:
+    """Height and width."""
+    height, width = pixels.shape[1:3] if pixels.dtype == np.uint8 else pixels.shape[2:4]
+    return int(height), int(width)
+
+
+def require_size(found: tuple[int, int], expected: tuple[int, int]) -> None:
+    """Refuse images of another height and width."""
+    if found != expected:
+        raise RefusedError(
+            "unfit", f"images must be {expected[1]}x{expected[0]} (width x height), got {found[1]}x{found[0]}"
+        )
+
+
+def decoded(files: Sequence[bytes], max_pixels: int, size: tuple[int, int] | None = None) -> Pixels:
+    """Image files of one size as uint8 [N, H, W, 3]; as long as no `size` is expected, `max_pixels` holds for all.
+
+    >>> import PIL.Image
+    >>> file = io.BytesIO()
+    >>> PIL.Image.new("L", (5, 4)).save(file, "png")
+    >>> decoded([file.getvalue()] * 2, max_pixels=100).shape
+    (2, 4, 5, 3)
+    """
+    sizes = [_size_in(file, max_pixels) for file in files]
+    if len(set(sizes)) > 1:
+        said = ", ".join(f"{width}x{height}" for height, width in sorted(set(sizes))[:4])
+        raise RefusedError("unfit", f"the images of a request must have one size, got {said}")
+    height, width = sizes[0]
+    if size is not None:
+        require_size((height, width), size)
+    elif len(files) * height * width > max_pixels:  # small files may hold images that fill the memory together
+        raise RefusedError(
+            "too_large",
+            f"{len(files)} images of {width}x{height}: of the first ones at most {max_pixels} pixels are "
+            "accepted, send fewer",
+        )
+    return np.stack([_decoded(file) for file in files])
+
+
+def _size_in(file: bytes, max_pixels: int) -> tuple[int, int]:
+    """Height and width by the header, which is all that is read."""
+    with _opened(file) as picture:
+        width, height = picture.size
+    if width * height > max_pixels:
+        raise RefusedError("too_large", f"an image is {width}x{height}; at most {max_pixels} pixels are accepted")
+    return height, width
+
+
+def _decoded(file: bytes) -> npt.NDArray[np.uint8]:
+    with _opened(file) as picture:
+        return np.asarray(picture.convert("RGB"), np.uint8)
+
+
+@contextlib.contextmanager
+def _opened(file: bytes) -> Iterator[Any]:
+    """An image as Pillow sees it; whatever goes wrong with it is a RefusedError."""
+    pillow = require_pillow()
+    try:
+        with pillow.open(io.BytesIO(file), formats=tuple(FORMATS.values())) as picture:
+            yield picture
+    except (pillow.DecompressionBombWarning, pillow.DecompressionBombError) as error:
+        raise RefusedError("too_large", f"an image is too large: {error}") from error
+    except Exception as error:  # Pillow's readers raise whatever a damaged file makes them stumble over
+        raise RefusedError("malformed", "an image is truncated, damaged, or neither PNG nor JPEG") from error
+
+
+def unpacked(file: bytes, max_pixels: int) -> Pixels:
+    """The array in an .npy file, without a copy and without pickle.
+
+    >>> file = io.BytesIO()
+    >>> np.save(file, np.zeros((2, 4, 5, 3), np.uint8))
+    >>> unpacked(file.getvalue(), max_pixels=100).shape
+    (2, 4, 5, 3)
+    """
+    stream = io.BytesIO(file)
+    try:
+        version = np.lib.format.read_magic(stream)
+        read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+        shape, fortran, kind = read[version](stream)
+    except Exception as error:  # the header is a Python literal, and can be wrong in as many ways
+        raise RefusedError("malformed", "the body is no .npy file of version 1 or 2") from error
+    channels_last = kind == np.uint8
+    if kind not in (np.dtype(np.uint8), np.dtype("<f4")) or fortran or len(shape) != 4:
+        raise RefusedError("unfit", f"{_EXPECTED}, got {kind} {list(shape)}{' in Fortran order' if fortran else ''}")
+    if shape[3 if channels_last else 1] != 3 or min(shape) < 1:
+        raise RefusedError("unfit", f"{_EXPECTED}, got {kind} {list(shape)}")
+    height, width = shape[1:3] if channels_last else shape[2:]
+    if height * width > max_pixels:
+        raise RefusedError("too_large", f"an image is {width}x{height}; at most {max_pixels} pixels are accepted")
+    rest = len(file) - stream.tell()
+    if shape[0] * 3 * height * width * kind.itemsize != rest:
+        raise RefusedError("malformed", f"the .npy file promises {kind} {list(shape)}, but holds {rest} bytes of data")
+    pixels: Pixels = np.frombuffer(file, kind, offset=stream.tell()).reshape(shape)
+    if not channels_last:
+        _check_range(pixels)
+    return pixels
+
+
+_EXPECTED = "an .npy body must be uint8 [N, H, W, 3] or float32 [N, 3, H, W], in C order and little-endian"
+
+
+def _check_range(pixels: npt.NDArray[Any]) -> None:
+    """Floats lie in [0, 1]; what is not finite passes, because the adapter counts and survives it."""
+    with np.errstate(invalid="ignore"):
+        outside = ((pixels < 0) | (pixels > 1)) & np.isfinite(pixels)
+    if outside.any():
+        raise RefusedError("unfit", f"float32 images must lie in [0, 1], got {float(pixels[outside][0]):g}")
+
+
+def as_batch(parts: Sequence[Pixels]) -> Tensor:
+    """All images as float32 [N, 3, H, W], contiguous; levels are divided by 255."""
+    levels = [part for part in parts if _holds_levels(part)]
+    if len(levels) == len(parts):
+        return as_tensor(np.concatenate(levels))
+    # Copies: torch wants memory that it may write to.
+    return torch.cat([as_tensor(part.copy()) if _holds_levels(part) else torch.tensor(part) for part in parts])
+
+
+def _holds_levels(part: Pixels) -> TypeGuard[npt.NDArray[np.uint8]]:
+    return part.dtype == np.uint8

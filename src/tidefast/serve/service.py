@@ -1,0 +1,403 @@
+"""The service without its network side: a fleet, micro-batches, snapshots, and a watch over all of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from tidefast import losses
+from tidefast.errors import SnapshotError
+from tidefast.fleet import Fleet, Taken
+from tidefast.serve import images
+from tidefast.serve.batching import Batcher, Request
+from tidefast.serve.refused import RefusedError
+from tidefast.serve.settings import Settings
+from tidefast.serve.snapshots import Snapshots
+from tidefast.serve.watch import ImageStatistics, Watch
+
+T = TypeVar("T")
+_log = logging.getLogger("tidefast.serve")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one request gets."""
+
+    step: int
+    """Of the stream, this batch included."""
+    size: int
+    """Images in the batch that the request was part of."""
+    offset: int
+    """How many of them came before the request's own."""
+    logits: Tensor
+    """[images, classes]"""
+    classes: list[int]
+    probabilities: list[float]
+    frozen: bool
+    adapted: bool
+
+
+class Service:
+    """Serves the streams of one model; everything `async` belongs into one event loop, `start` first and `stop` last.
+
+    settings: see there.
+    model: maps float images [batch, 3, height, width] in [0, 1] to logits.
+    options: of the fleet, beside the model: method, reset, optimizer, ...
+    labels: names of the classes, if they have any.
+    watch: by default one that only keeps and logs.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        model: nn.Module,
+        options: dict[str, Any],
+        *,
+        labels: Sequence[str] | None = None,
+        size: tuple[int, int] | None = None,
+        watch: Watch | None = None,
+    ) -> None:
+        torch.set_num_threads(settings.threads_each())
+        self.settings, self.labels = settings, None if labels is None else list(labels)
+        self.watch = Watch() if watch is None else watch
+        self.size = settings.side or size
+        """Height and width of the images, once they are known."""
+        self._size_is_sure = self.size is not None
+        self.num_classes: int | None = None
+        self.ready = False
+        self.stopping = False
+        self.snapshot_works = True
+        self.snapshots = Snapshots(Path(settings.state), settings.keep, self._damaged)
+        try:
+            self.fleet = Fleet(
+                model, folder=self.snapshots.idle, resident=settings.resident, workers=settings.workers, **options
+            )
+            self._restore()
+            if self.size is not None:
+                self._learn(self._probed(self.size))
+        except BaseException:
+            self.snapshots.close()
+            raise
+
+    def _restore(self) -> None:
+        try:
+            self.snapshots.restore(self.fleet)
+        except SnapshotError as error:
+            raise SnapshotError(f"{error}; give --state another folder, or start as this one was started") from error
+        if len(self.fleet):
+            _log.info("%d streams go on where they were", len(self.fleet))
+
+    def _probed(self, size: tuple[int, int]) -> int:
+        """How many classes the model tells two black images into."""
+        try:
+            return self.fleet.take("-", torch.zeros(2, 3, *size), adapt=False).logits.shape[1]
+        except RuntimeError as error:
+            raise ValueError(f"the model cannot take images of {size[1]}x{size[0]}: {error}") from error
+
+    def _learn(self, num_classes: int) -> None:
+        """The number of classes, as the model told it."""
+        if self.labels is not None and len(self.labels) != num_classes:
+            raise ValueError(f"there are {len(self.labels)} labels, but the model has {num_classes} classes")
+        self.num_classes = self.watch.classes = num_classes
+
+    def _damaged(self, name: str, problem: str) -> None:
+        _log.warning("%s is damaged and goes on from an older snapshot, or begins anew: %s", name, problem)
+        self.watch.event(name, "damaged")
+
+    # -- life -------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Begin to take requests and snapshots."""
+        chosen = self.settings
+        self._batcher: Batcher[images.Pixels, Answer] = Batcher(
+            self._work,
+            workers=chosen.workers,
+            max_batch=chosen.max_batch,
+            max_wait=chosen.max_wait,
+            queue=chosen.queue,
+            stream_queue=chosen.stream_queue,
+        )
+        self._decoders = ThreadPoolExecutor(2, thread_name_prefix="tidefast-decode")
+        self._hands = ThreadPoolExecutor(4, thread_name_prefix="tidefast-hand")
+        self._periodic = asyncio.create_task(self._snapshot_now_and_then())
+        self.ready = True
+
+    async def stop(self) -> None:
+        """Finish what was accepted, within `drain` seconds, take a last snapshot, and let go of the state folder."""
+        self.stopping, self.ready = True, False
+        await self._batcher.stop(self.settings.drain)
+        self._periodic.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._periodic
+        with contextlib.suppress(OSError):
+            await self._by_hand(self._take_snapshot)
+        self._decoders.shutdown()
+        self._hands.shutdown()
+        self.snapshots.close()
+
+    async def _snapshot_now_and_then(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.snapshot_every)
+            with contextlib.suppress(OSError):  # logged and counted; the next one may work
+                await self._by_hand(self._take_snapshot)
+
+    def _take_snapshot(self, always: bool = False) -> tuple[int, int] | None:
+        started = time.perf_counter()
+        try:
+            taken = self.snapshots.take(self.fleet, always=always)
+        except OSError as error:
+            self.snapshot_works = False
+            self.watch.snapshot(time.perf_counter() - started, len(self.fleet), False)
+            _log.error("no snapshot could be taken: %s", error)
+            raise
+        self.snapshot_works = True
+        if taken is not None:
+            self.watch.snapshot(time.perf_counter() - started, taken[1], True)
+        return taken
+
+    async def _by_hand(self, work: Callable[..., T], *arguments: Any) -> T:
+        """Do something that is neither a step nor decoding, away from the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._hands, work, *arguments)
+
+    # -- images -----------------------------------------------------------------------------------------------
+
+    async def decode(self, work: Callable[[], images.Pixels], size: int) -> images.Pixels:
+        """Run a decoder; in a thread unless it has so little to do that the way there would cost more."""
+        if size <= _SMALL:
+            return work()
+        return await asyncio.get_running_loop().run_in_executor(self._decoders, work)
+
+    async def answer(self, name: str, pixels: images.Pixels, *, adapt: bool) -> Answer:
+        """Predict, and adapt unless told otherwise; whatever prevents it is a RefusedError."""
+        if self.stopping:
+            raise RefusedError("stopping", "the service is shutting down: try another one, or again later")
+        if adapt:
+            self._require_room(name)
+        size = images.size_of(pixels)
+        if self.size is None:
+            self.size = size  # until the model has said what it thinks of it
+        images.require_size(size, self.size)
+        kind = "adapt" if adapt else "predict"
+        return await self._batcher.submit(name, kind, pixels, len(pixels), self.settings.timeout)
+
+    def _work(self, name: str, kind: str, requests: Sequence[Request[images.Pixels, Answer]]) -> list[Answer]:
+        """One batch, in a thread: step, note, split."""
+        if kind == "adapt":
+            self._require_room(name)  # again: many may have asked at once
+        batch = images.as_batch([request.payload for request in requests])
+        taken = self._taken(name, batch, kind == "adapt")
+        if not self._size_is_sure:
+            self._size_is_sure = True
+            try:
+                self._learn(taken.logits.shape[1])
+            except ValueError as error:
+                _log.error("answers go without labels: %s", error)
+                self.labels = None
+        if kind == "adapt":
+            self._remember(name)
+        latency = time.perf_counter() - requests[0].since
+        if taken.record is not None:
+            record = taken.record
+            if record.concentration is None and record.skipped is None:  # a policy that does not measure it
+                record = dataclasses.replace(record, concentration=float(losses.concentration(taken.logits)))
+            self.watch.step(name, record, latency=latency, images=_statistics(batch))
+        else:
+            self.watch.answered(name, latency=latency, images=len(batch))
+            if name not in self.fleet:  # what has not begun leaves nothing behind
+                self.watch.forget(name)
+        probabilities, classes = taken.logits.softmax(1).max(1)
+        chosen, sure = classes.tolist(), probabilities.tolist()
+        answers, offset = [], 0
+        for request in requests:
+            rows = slice(offset, offset + request.size)
+            answers.append(
+                Answer(
+                    taken.step,
+                    len(batch),
+                    offset,
+                    taken.logits[rows],
+                    chosen[rows],
+                    sure[rows],
+                    taken.frozen,
+                    taken.record is not None,
+                )
+            )
+            offset += request.size
+        return answers
+
+    def _taken(self, name: str, batch: Tensor, adapt: bool) -> Taken:
+        try:
+            return self.fleet.take(name, batch, adapt=adapt)
+        except SnapshotError as error:  # it was idle, and its file was damaged
+            self._damaged(name, str(error))
+            self.snapshots.recover(self.fleet, name)
+            return self.fleet.take(name, batch, adapt=adapt)
+        except (ValueError, RuntimeError, TypeError, IndexError) as error:
+            if self._size_is_sure:
+                raise
+            self.size = None
+            said = " ".join(str(error).split())[:300]
+            raise RefusedError(
+                "unfit", f"the model cannot take images of shape {list(batch.shape[1:])}: {said}"
+            ) from error
+
+    def _require_room(self, name: str) -> None:
+        if len(self.fleet) >= self.settings.max_streams and name not in self.fleet:
+            raise RefusedError("streams", f"there are {len(self.fleet)} streams, which is the limit: delete some first")
+
+    def _remember(self, name: str) -> None:
+        """Write down that a stream has begun, before anybody is told; one that cannot be written has not begun."""
+        try:
+            self.snapshots.journal.begin(name)
+        except OSError as error:
+            with contextlib.suppress(KeyError):
+                self.fleet.drop(name)
+            _log.error("stream %r cannot begin, the journal cannot be written: %s", name, error)
+            raise RefusedError(
+                "storage", "a new stream cannot begin: its name could not be written to the disk"
+            ) from error
+
+    # -- streams ----------------------------------------------------------------------------------------------
+
+    async def listed(self, prefix: str, order: str, after: str, limit: int) -> list[dict[str, Any]]:
+        """Streams whose names begin with `prefix`: by name, or those first that need "attention".
+
+        At most `limit` of them, from behind the one called `after`.
+        """
+        return await self._by_hand(self._listed, prefix, order, after, limit)
+
+    def _listed(self, prefix: str, order: str, after: str, limit: int) -> list[dict[str, Any]]:
+        names = [name for name in self.fleet if name.startswith(prefix)]
+        if order == "attention":
+            names = self.watch.ranked(names)
+            names = names[names.index(after) + 1 :] if after in names else names
+        else:
+            names = [name for name in names if name > after]
+        found = []
+        for name in names[:limit]:
+            with contextlib.suppress(RefusedError):  # it was dropped just now
+                found.append(self.status(name))
+        return found
+
+    def status(self, name: str) -> dict[str, Any]:
+        """What is known of a stream."""
+        try:
+            known = self.fleet.status(name)
+        except KeyError:
+            raise _no_stream(name) from None
+        alarms = [dataclasses.asdict(one) for one in self.watch.alarms(name)]
+        return {**known, "alarms": alarms, "lately": self.watch.lately(name)}
+
+    async def freeze(self, name: str, frozen: bool) -> None:
+        """From now on the stream answers without adapting, or adapts again."""
+        self._require(name)
+        await self._by_hand(self.fleet.freeze, name, frozen)
+        self.watch.event(name, "freeze" if frozen else "unfreeze")
+
+    async def reset(self, name: str) -> None:
+        """Back to the source model."""
+        self._require(name)
+        await self._by_hand(self.fleet[name].reset)
+        self.watch.event(name, "reset")
+
+    async def rollback(self, name: str, snapshot: str) -> None:
+        """Back to what the stream was in a snapshot; one that was dropped begins again."""
+        path = self.snapshots.find(snapshot)
+        if path is None:
+            raise RefusedError("unknown", f"there is no snapshot {snapshot[:40]!r}")
+
+        def work() -> None:
+            try:
+                self.fleet.rollback(name, path)
+            except KeyError:
+                raise RefusedError("unknown", f"the snapshot {snapshot} has no stream {name!r}") from None
+            except (SnapshotError, OSError) as error:
+                _log.warning("stream %r cannot be taken from snapshot %s: %s", name, snapshot, error)
+                raise RefusedError(
+                    "damaged", f"the snapshot {snapshot} has no readable copy of stream {name!r}"
+                ) from error
+            self._remember(name)
+
+        await self._by_hand(work)
+        self.watch.event(name, "rollback")
+
+    async def drop(self, name: str) -> None:
+        """Forget a stream."""
+        self._require(name)
+
+        def work() -> None:
+            try:
+                self.snapshots.drop(self.fleet, name)
+            except KeyError:
+                raise _no_stream(name) from None
+            except OSError as error:
+                raise RefusedError("storage", "the stream stays: its end could not be written to the disk") from error
+
+        await self._by_hand(work)
+        self.watch.forget(name)
+
+    def _require(self, name: str) -> None:
+        if name not in self.fleet:
+            raise _no_stream(name)
+
+    # -- the whole --------------------------------------------------------------------------------------------
+
+    async def snapshot(self) -> dict[str, Any]:
+        """Take a snapshot now."""
+        try:
+            taken = await self._by_hand(self._take_snapshot, True)
+        except OSError as error:
+            raise RefusedError("storage", f"no snapshot could be taken: {error.strerror or error}") from error
+        assert taken is not None
+        return {"name": self.snapshots.path(taken[0]).name, "streams": taken[1]}
+
+    async def listed_snapshots(self) -> list[dict[str, Any]]:
+        """The snapshots, the oldest first."""
+        return await self._by_hand(self.snapshots.listed)
+
+    def problems(self) -> list[str]:
+        """Why the service is not ready; empty when it is."""
+        found = [] if self.ready else ["the service is shutting down" if self.stopping else "the service is starting"]
+        return found if self.snapshot_works else [*found, "the last snapshot failed"]
+
+    def metrics(self) -> bytes:
+        """All numbers in Prometheus' text format."""
+        self.watch.queue(self._batcher.waiting)
+        return self.watch.metrics()
+
+    def info(self) -> dict[str, Any]:
+        """What is served, and how."""
+        return {
+            "model": self.settings.model,
+            "method": self.settings.method,
+            "reset": self.settings.reset,
+            "classes": self.num_classes,
+            "labels": self.labels,
+            "size": None if self.size is None else list(self.size),
+            "streams": len(self.fleet),
+            "settings": self.settings.public(),
+        }
+
+
+_SMALL = 64 * 1024  # bytes that are looked at faster than a thread is woken
+
+
+def _statistics(batch: Tensor) -> ImageStatistics:
+    deviation, mean = torch.std_mean(batch, correction=0)
+    lowest, highest = torch.aminmax(batch)
+    return ImageStatistics(float(mean), float(deviation), float(lowest), float(highest), count=len(batch))
+
+
+def _no_stream(name: str) -> RefusedError:
+    return RefusedError("unknown", f"there is no stream {name[:40]!r}")

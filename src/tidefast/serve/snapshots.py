@@ -1,0 +1,196 @@
+"""What a service keeps on disk: numbered snapshots of all streams, and a journal of their names."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import re
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tidefast.errors import SnapshotError
+from tidefast.files import LOCK, locked, write_atomically
+from tidefast.fleet import MANIFEST, Fleet, checked_name, read_manifest
+
+_NUMBERED = re.compile(r"\d{6,12}")
+_log = logging.getLogger("tidefast.serve")
+
+
+class Journal:
+    """The names of all streams, one event on a line, on the disk before anybody is told.
+
+    A snapshot knows the streams of its moment; the journal knows those that began or were dropped since.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._lock = path, threading.Lock()
+        self.names: set[str] = set()
+        """Streams that have begun and were not dropped."""
+        self.dropped: dict[str, int] = {}
+        """Streams that were dropped, and the number of the last snapshot before that."""
+        content = path.read_bytes() if path.exists() else b""
+        self._torn = not content.endswith(b"\n") and content != b""
+        for line in content.splitlines():
+            try:
+                event = json.loads(line)
+                self._note(checked_name(event["stream"]), event["dropped"])
+            except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+                _log.warning("the journal has a line that is none, it is left out: %r", line[:80])
+
+    def _note(self, name: str, dropped: int | None) -> None:
+        if dropped is None:
+            self.names.add(name)
+        else:
+            self.names.discard(name)
+            self.dropped[name] = int(dropped)
+
+    def compact(self, oldest: int) -> None:
+        """Leave out what no snapshot from number `oldest` on can contradict."""
+        self.dropped = {name: last for name, last in self.dropped.items() if last >= oldest}
+        lines = [_event(name, last) for name, last in sorted(self.dropped.items())]
+        lines += [_event(name, None) for name in sorted(self.names)]
+        write_atomically(self._path, b"".join(lines))
+        self._torn = False
+
+    def begin(self, name: str) -> None:
+        """A stream has begun; an OSError when that cannot be written."""
+        if name not in self.names:
+            self._append(name, None)
+
+    def drop(self, name: str, last: int) -> None:
+        """A stream was dropped, when `last` was the latest snapshot."""
+        self._append(name, last)
+
+    def _append(self, name: str, dropped: int | None) -> None:
+        with open(self._path, "ab", buffering=0) as file:
+            with self._lock:
+                line = b"\n" * self._torn + _event(name, dropped)
+                start = file.seek(0, os.SEEK_END)
+                if file.write(line) != len(line):
+                    file.truncate(start)
+                    raise OSError(f"there is no room for the journal {self._path.name}")
+                self._torn = False
+                self._note(name, dropped)
+            os.fsync(file.fileno())  # outside of the lock: many streams may begin at once
+
+
+def _event(name: str, dropped: int | None) -> bytes:
+    return json.dumps({"stream": name, "dropped": dropped}).encode() + b"\n"
+
+
+class Snapshots:
+    """The state folder of a service, which one process at a time may use.
+
+    folder: gets `snapshots/000001`, `snapshots/000002`, ..., `journal.jsonl` and `idle/`.
+    keep: so many of the latest snapshots stay.
+    on_damage: called with (stream, what was wrong) for everything that turns out unreadable.
+    """
+
+    def __init__(self, folder: Path, keep: int, on_damage: Callable[[str, str], None]) -> None:
+        self._holding = contextlib.ExitStack()
+        folder.mkdir(parents=True, exist_ok=True)
+        self._holding.enter_context(locked(folder / LOCK, patience=2.0))  # a killed predecessor may still be ending
+        self.folder, self.keep, self._on_damage = folder / "snapshots", keep, on_damage
+        self.folder.mkdir(exist_ok=True)
+        for left_over in self.folder.glob(".*.tmp"):
+            shutil.rmtree(left_over, ignore_errors=True)
+        self.idle = folder / "idle"
+        shutil.rmtree(self.idle, ignore_errors=True)
+        self.journal = Journal(folder / "journal.jsonl")
+        self._taking = threading.Lock()
+        self._changes = -1
+
+    def close(self) -> None:
+        """Let another process use the folder."""
+        self._holding.close()
+
+    def numbers(self) -> list[int]:
+        """Of the snapshots, the oldest first."""
+        return sorted(int(path.name) for path in self.folder.iterdir() if _NUMBERED.fullmatch(path.name))
+
+    def _last(self) -> int:
+        """The highest number that was ever used, as far as anything remembers it."""
+        return max([0, *self.numbers()[-1:], *self.journal.dropped.values()])
+
+    def path(self, number: int) -> Path:
+        """Where a snapshot lies."""
+        return self.folder / f"{number:06d}"
+
+    def listed(self) -> list[dict[str, Any]]:
+        """Name, time and number of streams of each readable snapshot, the oldest first."""
+        found = []
+        for number in self.numbers():
+            try:
+                streams = read_manifest(self.path(number))
+                taken = (self.path(number) / MANIFEST).stat().st_mtime
+            except (SnapshotError, OSError):
+                continue
+            found.append({"name": self.path(number).name, "taken": round(taken, 3), "streams": len(streams)})
+        return found
+
+    def restore(self, fleet: Fleet) -> None:
+        """Go on from the newest readable snapshot and the journal."""
+        numbers = self.numbers()[::-1]
+        used = 0
+        for i, number in enumerate(numbers):
+            try:
+                read_manifest(self.path(number))
+            except SnapshotError as error:
+                self._on_damage(f"snapshot {number:06d}", str(error))
+                continue
+            fleet.restore(self.path(number), *map(self.path, numbers[i + 1 :]), on_damage=self._on_damage)
+            used = number
+            break
+        for name, last in self.journal.dropped.items():
+            if name in fleet and used <= last:
+                fleet.drop(name)
+        for name in self.journal.names - set(fleet):
+            fleet.begin(name)
+        self.journal.names |= set(fleet)
+        try:
+            self.journal.compact(numbers[-1] if numbers else self._last() + 1)
+        except OSError as error:
+            _log.warning("the journal cannot be written, it stays as it is: %s", error)
+        self._changes = fleet.changes
+
+    def take(self, fleet: Fleet, *, always: bool = False) -> tuple[int, int] | None:
+        """Take a snapshot if anything has changed since the last: its number and how many streams it holds."""
+        with self._taking:
+            changes = fleet.changes
+            if changes == self._changes and not always:
+                return None
+            number = self._last() + 1
+            streams = fleet.snapshot(self.path(number))
+            self._changes = changes
+            for old in self.numbers()[: -self.keep]:
+                shutil.rmtree(self.path(old), ignore_errors=True)
+            return number, streams
+
+    def drop(self, fleet: Fleet, name: str) -> None:
+        """Drop a stream, for good: no snapshot brings it back at a restart."""
+        with self._taking:  # so that "the last snapshot before" is the truth
+            if name not in fleet:
+                raise KeyError(f"there is no stream {name!r}")
+            self.journal.drop(name, self._last())
+            fleet.drop(name)
+
+    def find(self, name: str) -> Path | None:
+        """The snapshot of that name, if it is there."""
+        path = self.folder / name if _NUMBERED.fullmatch(name) else None
+        return path if path is not None and path.is_dir() else None
+
+    def recover(self, fleet: Fleet, name: str) -> None:
+        """Take a stream that cannot be read any more back to the newest snapshot that has it whole, or to its start."""
+        for number in self.numbers()[::-1]:
+            try:
+                fleet.rollback(name, self.path(number))
+            except (SnapshotError, KeyError, OSError) as error:
+                _log.warning("stream %r cannot be taken from snapshot %06d: %s", name, number, error)
+                continue
+            return
+        fleet[name].reset()

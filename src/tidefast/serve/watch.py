@@ -1,0 +1,339 @@
+"""Watching a service: what every stream did lately, alarms, and numbers for Prometheus."""
+
+from __future__ import annotations
+
+import logging
+import math
+import struct
+import threading
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from tidefast.record import StepRecord
+from tidefast.serve.alarms import ADAPTATION, KINDS, Alarm, Bounds, ImageStatistics, StreamAlarms
+from tidefast.serve.metrics import Metrics
+from tidefast.validation import require_count
+
+__all__ = ["Alarm", "Bounds", "ImageStatistics", "Watch"]
+
+_log = logging.getLogger("tidefast.serve")
+
+_MEASURED = (
+    "loss",
+    "concentration",
+    "threshold",
+    "inconsistency",
+    "momentum",
+    "penalty",
+    "reset_fraction",
+    "seconds",
+    "latency",
+    "mean",
+    "deviation",
+)
+_LAYOUT = struct.Struct(f"<qd{len(_MEASURED)}fIIIIH")
+_CONCENTRATION, _THRESHOLD, _RESET = (2 + _MEASURED.index(f) for f in ("concentration", "threshold", "reset_fraction"))
+LATELY = 100
+"""Steps that `Watch.lately` sums up."""
+_TREND = 40
+
+
+class _Track:
+    """The latest steps of one stream, in some eighty bytes each."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+        self.run = 0
+
+    def __len__(self) -> int:
+        return len(self._data) // _LAYOUT.size
+
+    def append(self, packed: bytes) -> None:
+        self._data += packed
+
+    def drop_first(self, count: int) -> None:
+        del self._data[: count * _LAYOUT.size]
+
+    def step_at(self, index: int) -> int:
+        return int.from_bytes(self._data[index * _LAYOUT.size : index * _LAYOUT.size + 8], "little", signed=True)
+
+    def go_back_to(self, step: int) -> None:
+        """Before a step that is no later than the last: the stream was reset or rolled back, a new run begins."""
+        if not len(self) or self.step_at(len(self) - 1) < step:
+            return
+        self.run += 1
+        del self._data[self._index_after(step - 1) * _LAYOUT.size :]
+
+    def after(self, step: int) -> list[tuple[Any, ...]]:
+        return list(_LAYOUT.iter_unpack(self._data[self._index_after(step) * _LAYOUT.size :]))
+
+    def latest(self, count: int) -> list[tuple[Any, ...]]:
+        return list(_LAYOUT.iter_unpack(self._data[-count * _LAYOUT.size :]))
+
+    def _index_after(self, step: int) -> int:
+        index = len(self)
+        while index and self.step_at(index - 1) > step:
+            index -= 1
+        return index
+
+
+class Watch:
+    """History, alarms and metrics of all streams; any number of threads may use it.
+
+    bounds: what raises an alarm.
+    metric_streams: so many streams have labels of their own in the metrics.
+    history: so many steps are kept of each stream, and `history_total` of all; streams idle longest lose theirs first.
+    callbacks: called with an Alarm when it is raised, and again with `active=False` when it is over.
+    classes: of the model; needed to judge a concentration without a threshold.
+    clock, wall: seconds for intervals and seconds since 1970; the latter are for people and may jump.
+
+    >>> watch = Watch()
+    >>> watch.step("camera", StepRecord(1), latency=0.02, images=ImageStatistics(0.5, 0.2, 0.0, 1.0, count=16))
+    >>> watch.history("camera")[0]["step"], watch.alarms()
+    (1, [])
+    """
+
+    def __init__(
+        self,
+        bounds: Bounds = Bounds(),  # noqa: B008 (frozen)
+        *,
+        metric_streams: int = 200,
+        history: int = 1000,
+        history_total: int = 1_000_000,
+        callbacks: Iterable[Callable[[Alarm], None]] = (),
+        classes: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        require_count("metric_streams", metric_streams, low=0)
+        require_count("history", history)
+        require_count("history_total", history_total, low=history)
+        if classes is not None:
+            require_count("classes", classes, low=2)
+        self.bounds, self.classes = bounds, classes
+        self._limit, self._limit_total, self._kept = history, history_total, 0
+        self._callbacks = list(callbacks)
+        self._clock, self._wall = clock, wall
+        self._lock = threading.Lock()
+        self._metrics = Metrics(metric_streams, clock)
+        self._tracks: OrderedDict[str, _Track] = OrderedDict()  # the stream idle longest first
+        self._judges: dict[str, StreamAlarms] = {}
+        self._seen: dict[str, tuple[float, float]] = {}  # by stream: its last call, by clock and by wall
+        self._alarms: dict[tuple[str | None, str], Alarm] = {}
+        self._alarms_of: Counter[str] = Counter()
+        self._failures = 0
+        self._reasons: dict[str, int] = {"": 0}  # why steps were skipped, by number
+
+    # -- taking note ------------------------------------------------------------------------------------------
+
+    def step(self, name: str, record: StepRecord, *, latency: float, images: ImageStatistics) -> None:
+        """After every adapting call."""
+        with self._lock:
+            self._touch(name)
+            self._metrics.step(name, record, latency, images.count)
+            self._remember(name, record, latency, images)
+            judge = self._judges.get(name)
+            if judge is None:
+                judge = self._judges[name] = StreamAlarms(self.bounds, self.classes)
+            judge.step(record, images)
+            changed = self._settle(name, judge)
+        self._tell(changed)
+
+    def answered(self, name: str, *, latency: float, images: int) -> None:
+        """After every call that was answered without adapting."""
+        with self._lock:
+            self._touch(name)
+            self._metrics.answered(name, latency, images)
+
+    def rejected(self, name: str | None, reason: str) -> None:
+        """A request was refused; `reason` is one of a small fixed set."""
+        with self._lock:
+            self._metrics.rejected[reason] += 1
+        _log.debug("refused a request for %r: %s", name, reason)
+
+    def event(self, name: str, what: str) -> None:
+        """Something was done to a stream: freeze, unfreeze, reset, rollback, damaged."""
+        with self._lock:
+            self._metrics.events[what] += 1
+            changed: list[Alarm] = []
+            judge = self._judges.get(name)
+            if judge is not None and what in ("reset", "rollback"):
+                judge.clear()
+                changed = self._settle(name, judge)
+        _log.log(logging.WARNING if what == "damaged" else logging.INFO, "stream %r: %s", name, what)
+        self._tell(changed)
+
+    def queue(self, waiting: int) -> None:
+        """So many images wait for their batch."""
+        with self._lock:
+            self._metrics.waiting = waiting
+
+    def snapshot(self, seconds: float, streams: int, ok: bool) -> None:
+        """A snapshot was taken, or failed."""
+        with self._lock:
+            self._metrics.snapshot(seconds, streams, ok)
+            self._failures = 0 if ok else self._failures + 1
+            changed: list[Alarm] = []
+            key = (None, "snapshots")
+            if self._failures >= self.bounds.failures and key not in self._alarms:
+                message = (
+                    f"{self._failures} snapshots in a row failed: a restart now would lose the steps since the last "
+                    "good one. Check the space and the permissions of the state folder; the log has the error."
+                )
+                found = Alarm(None, "snapshots", self._wall(), message, self._failures, self.bounds.failures)
+                changed.append(self._raise(key, found))
+            elif ok and key in self._alarms:
+                changed.append(self._lower(key))
+        self._tell(changed)
+
+    def forget(self, name: str) -> None:
+        """A stream was removed."""
+        with self._lock:
+            track = self._tracks.pop(name, None)
+            self._kept -= 0 if track is None else len(track)
+            self._judges.pop(name, None)
+            self._seen.pop(name, None)
+            self._metrics.forget(name)
+            changed = [self._lower((name, kind)) for kind in KINDS if (name, kind) in self._alarms]
+        self._tell(changed)
+
+    # -- reading ----------------------------------------------------------------------------------------------
+
+    def history(self, name: str, since: int = 0) -> list[dict[str, Any]]:
+        """The kept steps after step `since`, each a StepRecord's fields with time, latency, images and run.
+
+        `run` is a number that grows when the stream was reset or rolled back, and steps count anew from there.
+        """
+        with self._lock:
+            track = self._tracks.get(name)
+            found = [] if track is None else track.after(since)
+            reasons = list(self._reasons)
+        return [_unpacked(values, reasons) for values in found]
+
+    def lately(self, name: str) -> dict[str, Any]:
+        """A stream at a glance: resets in its last steps, the trend of its concentration, when it was last used."""
+        with self._lock:
+            track = self._tracks.get(name)
+            found = [] if track is None else track.latest(LATELY)
+            seen = self._seen.get(name)
+        return {
+            "resets": sum(values[_RESET] > 0 for values in found),
+            "steps": len(found),
+            "trend": [[_widened(values[_CONCENTRATION]), _widened(values[_THRESHOLD])] for values in found[-_TREND:]],
+            "seen": None if seen is None else round(seen[1], 3),
+        }
+
+    def alarms(self, name: str | None = None) -> list[Alarm]:
+        """Active alarms of a stream, or all of them, the latest last."""
+        with self._lock:
+            return [alarm for alarm in self._alarms.values() if name is None or alarm.stream == name]
+
+    def ranked(self, names: Iterable[str]) -> list[str]:
+        """Names in the order of attention: most alarms first, then used within a minute, an hour, earlier, never."""
+        with self._lock:
+            now, used, alarms = self._clock(), self._seen.copy(), self._alarms_of.copy()
+
+        def rank(name: str) -> tuple[int, int, str]:
+            seen = used.get(name)
+            idle = math.inf if seen is None else now - seen[0]
+            return -alarms[name], sum(idle > limit for limit in (60.0, 3600.0, 1e12)), name
+
+        return sorted(names, key=rank)
+
+    def metrics(self) -> bytes:
+        """All numbers in Prometheus' text format."""
+        with self._lock:
+            reading = self._metrics.read()
+        return reading.text()
+
+    # -- inside, with the lock held ---------------------------------------------------------------------------
+
+    def _touch(self, name: str) -> None:
+        self._seen[name] = (self._clock(), self._wall())
+
+    def _remember(self, name: str, record: StepRecord, latency: float, images: ImageStatistics) -> None:
+        track = self._tracks.get(name)
+        if track is None:
+            track = self._tracks[name] = _Track()
+        before = len(track)
+        track.go_back_to(record.step)
+        if len(self._reasons) < 1000:
+            self._reasons.setdefault(record.skipped or "", len(self._reasons))
+        measured = [getattr(record, field) for field in _MEASURED[:8]] + [latency, images.mean, images.deviation]
+        whole = (record.selected, record.nonfinite, images.count, track.run)
+        reason = self._reasons.get(record.skipped or "", 0)
+        track.append(_LAYOUT.pack(record.step, self._wall(), *map(_narrow, measured), *whole, reason))
+        track.drop_first(max(0, len(track) - self._limit))
+        self._kept += len(track) - before
+        self._tracks.move_to_end(name)
+        while self._kept > self._limit_total:
+            idle = next(track for track in self._tracks.values() if len(track))
+            self._kept -= (dropped := min(len(idle), 1 + len(idle) // 2))
+            idle.drop_first(dropped)
+
+    def _settle(self, name: str, judge: StreamAlarms) -> list[Alarm]:
+        """Bring a stream's alarms in line with what its judge says; those that changed."""
+        on = judge.on()
+        if not on and not self._alarms_of[name]:
+            return []
+        changed = []
+        for kind in (*ADAPTATION, "input"):
+            key = (name, kind)
+            if kind in on and key not in self._alarms:
+                value, bound = judge.values[kind]
+                found = Alarm(name, kind, self._wall(), judge.message(kind), value, bound)
+                changed.append(self._raise(key, found))
+            elif kind not in on and key in self._alarms:
+                changed.append(self._lower(key))
+        return changed
+
+    def _raise(self, key: tuple[str | None, str], alarm: Alarm) -> Alarm:
+        self._alarms[key] = alarm
+        self._metrics.alarms[alarm.kind] += 1
+        if alarm.stream is not None:
+            self._alarms_of[alarm.stream] += 1
+        return alarm
+
+    def _lower(self, key: tuple[str | None, str]) -> Alarm:
+        alarm = self._alarms.pop(key)
+        self._metrics.alarms[alarm.kind] -= 1
+        if alarm.stream is not None:
+            self._alarms_of[alarm.stream] -= 1
+            self._alarms_of += Counter()  # drops zeros
+        return Alarm(alarm.stream, alarm.kind, alarm.since, alarm.message, alarm.value, alarm.bound, active=False)
+
+    # -- inside, without the lock -----------------------------------------------------------------------------
+
+    def _tell(self, changed: list[Alarm]) -> None:
+        """Log lines and callbacks; a callback that fails is logged and harms nobody."""
+        for alarm in changed:
+            about = "the service" if alarm.stream is None else f"stream {alarm.stream!r}"
+            if alarm.active:
+                _log.warning("alarm %s of %s: %s", alarm.kind, about, alarm.message)
+            else:
+                _log.info("alarm %s of %s is over", alarm.kind, about)
+            for callback in self._callbacks:
+                try:
+                    callback(alarm)
+                except Exception:
+                    _log.exception("a callback failed on the alarm %s of %s", alarm.kind, about)
+
+
+def _narrow(value: float | None) -> float:
+    """As 32 bits hold it; nan stands for what is missing or not finite."""
+    return value if value is not None and abs(value) < 3e38 else math.nan
+
+
+def _widened(value: float) -> float | None:
+    """What `_narrow` was given, to the six digits that 32 bits are good for."""
+    return None if math.isnan(value) else float(f"{value:.6g}")
+
+
+def _unpacked(values: tuple[Any, ...], reasons: list[str]) -> dict[str, Any]:
+    step, wall, *rest = values
+    measured, (selected, nonfinite, images, run, reason) = rest[: len(_MEASURED)], rest[len(_MEASURED) :]
+    numbers = {name: _widened(value) for name, value in zip(_MEASURED, measured, strict=True)}
+    whole = {"selected": selected, "nonfinite": nonfinite, "images": images, "run": run}
+    return {"step": step, "time": round(wall, 3), **numbers, **whole, "skipped": reasons[reason] or None}

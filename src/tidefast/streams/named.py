@@ -1,0 +1,240 @@
+"""Streams by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from tidefast import datasets
+from tidefast.corruptions.severity import Scale
+from tidefast.registry import Registry
+from tidefast.streams.batching import Ragged
+from tidefast.streams.ccc import chained_walks, find_path, noise_chain, noise_types, synthetic_matrix
+from tidefast.streams.domain import Domain
+from tidefast.streams.images import Data, LabelledImages, labelled_images
+from tidefast.streams.order import Order
+from tidefast.streams.passes import Renewal
+from tidefast.streams.rendering import Rendering
+from tidefast.streams.request import Request
+from tidefast.streams.schedule import Schedule, hold, join
+from tidefast.streams.seekable import Seekable
+from tidefast.streams.stream import Noise, Stream
+from tidefast.validation import require_count, require_number
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A named kind of stream: its dataclass fields are the options that `make` takes for it.
+
+    It has a `schedule`, or makes its `stream` itself. Another package adds one with `@registry.register("name")` or an
+    entry point in the group `tidefast.streams`.
+    """
+
+    name: ClassVar[str]
+    renewal: ClassVar[Renewal] = "stretch"
+    noise: ClassVar[Noise] = "fresh"
+    cross: ClassVar[bool] = True
+    rendering: ClassVar[Rendering | None] = None
+    default_batch: ClassVar[int] = 64
+    needs: ClassVar[str] = ""
+    """Which files a run needs and how they are laid out; empty when the bundled images do."""
+
+    def source(self, data: Data | None) -> tuple[LabelledImages, Rendering | None]:
+        """The images that the stream draws from, and how they are rendered; None: by the corruptions of the domain."""
+        return labelled_images(data), self.rendering
+
+    def label_order(self) -> Order | None:
+        """The order of one pass when the caller gives none; None: shuffled."""
+        return None
+
+    def stream(self, data: Data | None, request: Request) -> Seekable:
+        """The stream itself; a recipe whose images are stored somewhere makes its own."""
+        images, rendering = self.source(data)
+        return Stream(
+            images,
+            self.schedule(seed=request.seed, size=len(images), batch=request.batch, steps=request.steps),
+            batch=request.batch,
+            seed=request.seed,
+            steps=request.steps,
+            order=request.order,
+            renewal=self.renewal,
+            noise=self.noise,
+            cross=self.cross,
+            ragged=request.ragged,
+            scale=request.scale,
+            rendering=rendering,
+            name=self.name,
+        )
+
+    def schedule(self, *, seed: int, size: int, batch: int, steps: int | None) -> Schedule:
+        """A schedule for a set of `size` images that lasts `steps` batches or more; None: as long as it sees fit."""
+        raise NotImplementedError(f"{type(self).__name__} has neither a schedule nor a stream of its own")
+
+
+registry: Registry[Recipe] = Registry("stream")
+
+
+def make(
+    name: str,
+    data: Data | str | os.PathLike[str] | None = None,
+    *,
+    seed: int = 0,
+    steps: int | None = None,
+    batch: int | None = None,
+    order: Order | None = None,
+    ragged: Ragged = "keep",
+    scale: Scale | None = None,
+    **options: Any,
+) -> Seekable:
+    """The stream of that name, on the bundled images or on `data`; `options` are the fields of its recipe.
+
+    `data` may also be a name or a path that `tidefast.datasets.open` takes. `batch` defaults to that of the protocol.
+
+    >>> stream = make("drift", seed=43, steps=2000)
+    >>> stream
+    Stream('drift', 2000 steps of 64, 3000 images, seed 43)
+    >>> str(stream[0].domain), str(stream[20].domain)
+    ('gaussian_noise 5', 'gaussian_noise 5 + impulse_noise 1.25')
+    """
+    cls = registry.get(name)
+    accepted = [field.name for field in dataclasses.fields(cls)]
+    unknown = sorted(options.keys() - set(accepted))
+    if unknown:
+        raise TypeError(
+            f"stream {cls.name!r} has no option {', '.join(map(repr, unknown))}; its options: "
+            f"{', '.join(accepted) or 'none'}, and for every stream: data, seed, steps, batch, order, ragged, scale"
+        )
+    recipe = cls(**options)
+    request = Request(
+        batch=cls.default_batch if batch is None else batch,
+        seed=seed,
+        steps=steps,
+        order=recipe.label_order() if order is None else order,
+        ragged=ragged,
+        scale=scale,
+    )
+    if isinstance(data, (str, os.PathLike)):
+        data = datasets.open(data)
+    return recipe.stream(data, request)
+
+
+@registry.register("clean")
+@dataclass(frozen=True)
+class Clean(Recipe):
+    """The images as they are; without `steps` one pass over them.
+
+    >>> len(make("clean")), str(make("clean")[0].domain)
+    (47, 'clean')
+    """
+
+    renewal: ClassVar[Renewal] = "stream"
+
+    def schedule(self, *, seed: int, size: int, batch: int, steps: int | None) -> Schedule:
+        return hold(Domain(), size if steps is None else steps * batch)
+
+
+@registry.register("drift")
+@dataclass(frozen=True)
+class Drift(Recipe):
+    """A chain of noises that fade into each other, as in CCC: the old one falls while, or after, the new one rises.
+
+    `level`: the types the chain is drawn from (see `noise_types`). `images_per_cell`: CCC's speed; more is slower.
+    `target`: the accuracy in percent that `find_path` aims at on `synthetic_matrix`; at 0, as in CCC-Hard, it goes
+    round the outer corner, where the new noise rises to 5 before the old one falls. Nothing is calibrated.
+    Images are drawn anew for each cell, without repeats within it.
+
+    >>> walk = make("drift", seed=43, images_per_cell=64)
+    >>> [str(walk.spans(k)[0].domain) for k in (0, 10, 20, 30, 40)]
+    ['gaussian_noise 5', 'gaussian_noise 5 + impulse_noise 2.5', 'gaussian_noise 5 + impulse_noise 5',
+     'gaussian_noise 2.5 + impulse_noise 5', 'impulse_noise 5']
+    """
+
+    level: str | float | tuple[str, ...] = "hard"
+    images_per_cell: int = 256
+    target: float = 0.0
+
+    default_steps: ClassVar[int] = 10_000
+
+    def __post_init__(self) -> None:
+        noise_types(self.level)
+        require_count("images_per_cell", self.images_per_cell)
+        require_number("target", self.target, 0.0, 100.0)
+
+    def schedule(self, *, seed: int, size: int, batch: int, steps: int | None) -> Schedule:
+        images = (self.default_steps if steps is None else steps) * batch
+        path = find_path(synthetic_matrix(), self.target)
+        walks = -(-images // (len(path) * self.images_per_cell))
+        noises = noise_chain(self.level, seed, walks + 1)
+        return join(chained_walks(noises, lambda first, second: path, self.images_per_cell)).take(images)
+
+
+@registry.register("drift-easy")
+@dataclass(frozen=True)
+class DriftEasy(Drift):
+    """`drift` over the fourteen types of CCC-Easy, at severities up to about half of what there is.
+
+    >>> walk = make("drift-easy", seed=43, images_per_cell=64)
+    >>> [str(walk.spans(k)[0].domain) for k in (0, 11, 20)]
+    ['gaussian_noise 2.25', 'gaussian_noise 1 + glass_blur 1.5', 'glass_blur 2.75']
+    """
+
+    level: str | float | tuple[str, ...] = "easy"
+    target: float = 30.0
+
+
+@registry.register("recurring")
+@dataclass(frozen=True)
+class Recurring(Recipe):
+    """A few corruptions in turn, visited again and again, as in IN-C recurring.
+
+    Each visit shows the same images in the same order with the same noise, and ends with a short batch if need be.
+    `visits` defaults to 20, or to as many as `steps` takes; `images` of each visit defaults to the whole set.
+
+    >>> stream = make("recurring", visits=3, images=128)
+    >>> [str(batch.domain) for batch in stream.batches(stop=8)][::2]
+    ['gaussian_noise 5', 'shot_noise 5', 'impulse_noise 5', 'contrast 5']
+    >>> len(stream), bool((stream[1].images == stream[9].images).all())
+    (24, True)
+    """
+
+    corruptions: tuple[str, ...] = ("gaussian_noise", "shot_noise", "impulse_noise", "contrast")
+    severity: float = 5.0
+    visits: int | None = None
+    images: int | None = None
+
+    renewal: ClassVar[Renewal] = "same"
+    noise: ClassVar[Noise] = "fixed"
+    cross: ClassVar[bool] = False
+    default_visits: ClassVar[int] = 20
+
+    def __post_init__(self) -> None:
+        if isinstance(self.corruptions, str) or not self.chosen():
+            raise ValueError(f"corruptions must be a list of names such as ['fog', 'snow'], got {self.corruptions!r}")
+        for count in ("visits", "images"):
+            if getattr(self, count) is not None:
+                require_count(count, getattr(self, count))
+
+    def chosen(self) -> tuple[str, ...]:
+        """The corruptions of one visit, in their order."""
+        return tuple(self.corruptions)
+
+    def domains(self) -> tuple[Domain, ...]:
+        """The domains of one visit, in their order."""
+        return tuple(Domain((name, self.severity)) for name in self.chosen())
+
+    def images_per_domain(self, size: int) -> int:
+        """How many images each domain shows at each visit, of a set of `size`."""
+        return size if self.images is None else self.images
+
+    def visits_for(self, steps: int | None, per_visit: int) -> int:
+        """How many visits there are, when `per_visit` batches make one."""
+        if self.visits is not None:
+            return self.visits
+        return self.default_visits if steps is None else -(-steps // per_visit)
+
+    def schedule(self, *, seed: int, size: int, batch: int, steps: int | None) -> Schedule:
+        images, domains = self.images_per_domain(size), self.domains()
+        per_visit = len(domains) * max(1, images // batch)  # at least, whether short batches count or not
+        return join(hold(domain, images) for domain in domains) * self.visits_for(steps, per_visit)

@@ -1,0 +1,67 @@
+"""CDC: continual dynamic change over the corruptions of IN-C recurring."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tidefast.streams.images import Data
+from tidefast.streams.named import registry
+from tidefast.streams.protocols.in_c import Subset
+from tidefast.streams.request import Request
+from tidefast.streams.route import Route, Runs, Segments
+from tidefast.streams.tour import Tour, recurring_tour
+from tidefast.validation import require_choice
+
+ROUTES = ("dirichlet", "multinomial")
+
+
+@registry.register("cdc")
+@dataclass(frozen=True)
+class Cdc(Subset):
+    """IN-C recurring with continual dynamic change: the batches of a visit come in segments of random length.
+
+    `route` "dirichlet" cuts each domain into `slots` segments by Dirichlet(`delta`), "multinomial" draws runs of
+    uniform length. Visit v draws from seed + v; every visit shows all batches of each domain.
+    """
+
+    delta: float = 1.0
+    slots: int = 3
+    route: str = "dirichlet"
+
+    def __post_init__(self) -> None:
+        require_choice("route", self.route, ROUTES)
+        self.draws()
+        super().__post_init__()
+
+    def draws(self) -> Route:
+        """The rule that orders the batches of a visit."""
+        return Segments(self.delta, self.slots) if self.route == "dirichlet" else Runs()
+
+    def stream(self, data: Data | None, request: Request) -> Tour:
+        images, rendering = self.source(data)
+        return recurring_tour(
+            [(domain, images) for domain in self.domains()],
+            request,
+            visits=self.visits,
+            default_visits=self.default_visits,
+            rendering=rendering,
+            route=self.draws(),
+            name=self.name,
+        )
+
+
+@registry.register("cdc-mini")
+@dataclass(frozen=True)
+class CdcMini(Cdc):
+    """IN-C recurring with continual dynamic change, with 500 of the bundled images.
+
+    >>> from tidefast.streams import make
+    >>> stream = make("cdc-mini", delta=10, visits=2)
+    >>> stream
+    Tour('cdc-mini', 64 steps, 4 domains, 2 visits, seed 0)
+    """
+
+    images: int | None = 500
+
+    needs: ClassVar[str] = ""

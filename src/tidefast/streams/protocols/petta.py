@@ -1,0 +1,48 @@
+"""PeTTA's recurring protocol: all corruptions of ImageNet-C in turn, with labels that are not iid."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tidefast.streams.named import registry
+from tidefast.streams.order import Order, SlotDirichlet
+from tidefast.streams.passes import Renewal
+from tidefast.streams.protocols.cin_c import ORDERS
+from tidefast.streams.protocols.in_c import Subset
+from tidefast.validation import require_number
+
+
+@registry.register("petta-recurring")
+@dataclass(frozen=True)
+class PettaRecurring(Subset):
+    """PeTTA's recurring stream: 15 corruptions in turn, 20 visits, labels by `SlotDirichlet(gamma)` drawn each time."""
+
+    corruptions: tuple[str, ...] = ORDERS[5]
+    subset: str = "robustbench"
+    gamma: float = 0.1
+
+    renewal: ClassVar[Renewal] = "stretch"
+
+    def __post_init__(self) -> None:
+        require_number("gamma", self.gamma, 0.0, low_open=True)
+        super().__post_init__()
+
+    def label_order(self) -> Order:
+        return SlotDirichlet(self.gamma)
+
+
+@registry.register("petta-recurring-mini")
+@dataclass(frozen=True)
+class PettaRecurringMini(PettaRecurring):
+    """PeTTA's recurring stream with 500 of the bundled images.
+
+    >>> from tidefast.streams import make
+    >>> stream = make("petta-recurring-mini", visits=2)
+    >>> len(stream), str(stream[0].domain), stream[0].labels.tolist() == stream[120].labels.tolist()
+    (240, 'motion_blur 5', False)
+    """
+
+    images: int | None = 500
+
+    needs: ClassVar[str] = ""

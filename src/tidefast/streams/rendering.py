@@ -1,0 +1,55 @@
+"""How an image of the data set becomes an image of the stream."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+import numpy.typing as npt
+
+from tidefast.corruptions import corrupt
+from tidefast.corruptions.severity import Scale
+from tidefast.streams.domain import Domain
+from tidefast.streams.images import LabelledImages
+
+
+class Rendering(ABC):
+    """Makes the images of one domain; a pure function of its arguments, so that a stream stays seekable."""
+
+    @abstractmethod
+    def render(
+        self,
+        data: LabelledImages,
+        places: npt.NDArray[np.int64],
+        domain: Domain,
+        *,
+        seed: int,
+        indices: npt.NDArray[np.int64],
+        scale: Scale,
+    ) -> npt.NDArray[np.uint8]:
+        """Images [n, H, W, 3] of `data` at `places`, under `domain`; `indices` key what is drawn for each of them."""
+
+
+class Corrupted(Rendering):
+    """The images under the corruptions of the domain, one after the other."""
+
+    def render(
+        self,
+        data: LabelledImages,
+        places: npt.NDArray[np.int64],
+        domain: Domain,
+        *,
+        seed: int,
+        indices: npt.NDArray[np.int64],
+        scale: Scale,
+    ) -> npt.NDArray[np.uint8]:
+        return corrupted(data[places].images, domain, seed=seed, indices=indices, scale=scale)
+
+
+def corrupted(
+    images: npt.NDArray[np.uint8], domain: Domain, *, seed: int, indices: npt.NDArray[np.int64], scale: Scale
+) -> npt.NDArray[np.uint8]:
+    """Images under the corruptions of a domain, one after the other."""
+    for name, severity in domain.active:
+        images = corrupt(images, name, severity, seed=seed, scale=scale, indices=indices)
+    return images

@@ -1,0 +1,148 @@
+"""Names that tell runs apart: the contestant, and of everything else only what differs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any
+
+from tidefast.bench.component import Component
+from tidefast.bench.experiment import Experiment
+from tidefast.bench.results import Run
+
+FIRST = "ETA"
+"""The method that the paper's figures are about."""
+NO_RESET = "no reset"
+ANY = Component("any")
+"""Instead of the stream, where that does not matter."""
+
+
+def names(experiments: Sequence[Experiment], *, placed: bool = False) -> list[str]:
+    """A short name for each; experiments that differ have different names.
+
+    The stream is named where there are several, or always when `placed`.
+
+    >>> names([Experiment("drift", "eta"), Experiment("drift", "eta", reset="asr", seed=43)])
+    ['ETA', 'ETA + ASR']
+    >>> names([Experiment("drift", "eta"), Experiment("ccc-mini:level=hard", "eta")])
+    ['ETA, drift', 'ETA, ccc-mini level=hard']
+    >>> names([Experiment("drift", "eta", batch=8, seed=43), Experiment("drift", "eta", batch=8, seed=44)])
+    ['ETA, seed 43', 'ETA, seed 44']
+    """
+    placed = placed or len({one.stream.label for one in experiments}) > 1
+    return apart([one.label + (f", {one.stream.label}" if placed else "") for one in experiments], experiments)
+
+
+def streams(experiments: Sequence[Experiment]) -> list[str]:
+    """What the stream of each is called.
+
+    >>> streams([Experiment("drift", "eta"), Experiment("drift", "eta", reset="asr")])
+    ['drift', 'drift']
+    """
+    return apart([one.stream.label for one in experiments], [Experiment(one.stream, "-") for one in experiments])
+
+
+def contestants(experiments: Sequence[Experiment]) -> list[str]:
+    """What each is called, wherever it runs.
+
+    >>> contestants([Experiment("drift", "eta", reset="asr"), Experiment("ccc-mini", "eta", reset="asr")])
+    ['ETA + ASR', 'ETA + ASR']
+    """
+    return names([dataclasses.replace(one, stream=ANY) for one in experiments])
+
+
+def apart(labels: Sequence[str], experiments: Sequence[Experiment]) -> list[str]:
+    """Labels of experiments; where several have the same one, with what tells them apart.
+
+    >>> apart(["RDumb", "RDumb"], [Experiment("-", "-", reset=f"periodic:every={n}") for n in (200, 500)])
+    ['RDumb, every 200', 'RDumb, every 500']
+    """
+    said = list(labels)
+    clashing: dict[str, list[int]] = {}
+    for at, name in enumerate(said):
+        clashing.setdefault(name, []).append(at)
+    for name, group in clashing.items():
+        told = _differences([_facts(experiments[at]) for at in group])
+        for at, words in zip(group, told, strict=True):
+            said[at] = ", ".join([name, *words])
+    return said
+
+
+def add_on(experiment: Experiment) -> str:
+    """The reset policy that is added to the method.
+
+    >>> add_on(Experiment("drift", "eta", reset="asr")), add_on(Experiment("drift", "eta"))
+    ('ASR', 'no reset')
+    """
+    base = dataclasses.replace(experiment, reset=Component("never")).label
+    return experiment.label.removeprefix(base).removeprefix(" + ") or NO_RESET
+
+
+def joined(base: str, add_on: str) -> str:
+    """The contestant of a method and an `add_on`."""
+    return base if add_on == NO_RESET else f"{base} + {add_on}"
+
+
+def place(run: Run) -> tuple[str, int, int | None, int | None]:
+    """What runs share that see the same batches."""
+    experiment = run.experiment
+    return experiment.stream.spelled, experiment.seed, experiment.steps, experiment.batch
+
+
+def pooled(runs: Iterable[Run], *, streams: bool = False) -> dict[str, list[Run]]:
+    """Runs that differ in nothing but the seed, by name; with `streams`, nor in the options of the stream.
+
+    A run that is there twice counts once.
+    """
+    groups: dict[Hashable, tuple[Experiment, list[Run]]] = {}
+    for run in {run.experiment.digest: run for run in runs}.values():
+        changes: dict[str, Any] = {"seed": 0}
+        if streams:
+            changes["stream"] = Component(run.experiment.stream.name)
+        common = dataclasses.replace(run.experiment, **changes)
+        groups.setdefault(common.digest, (common, []))[1].append(run)
+    commons = [common for common, _ in groups.values()]
+    return dict(zip(names(commons), (members for _, members in groups.values()), strict=True))
+
+
+def featured(found: Sequence[str], limit: int) -> list[str]:
+    """At most `limit` names for a figure: those of the method that the paper's figures are about come first.
+
+    >>> featured(["CMF + ASR", "ETA", "ETA + ASR"], 2)
+    ['ETA', 'ETA + ASR']
+    """
+    return sorted(found, key=lambda name: name.split(",")[0].split(" + ")[0] != FIRST)[:limit]
+
+
+def where(runs: Sequence[Run]) -> str:
+    """The streams of some runs in brackets, for the end of a title; seeds where there are several.
+
+    Nothing when there are more than three.
+    """
+    streams = list(dict.fromkeys(run.experiment.stream.label for run in runs))
+    seeds = {run.experiment.seed for run in runs}
+    if len(streams) > 3:
+        return ""
+    said = " and ".join(filter(None, [", ".join(streams[:-1]), streams[-1]]))
+    return f" ({said}, {len(seeds)} seeds)" if len(seeds) > 1 else f" ({said})"
+
+
+def _facts(experiment: Experiment) -> dict[str, str]:
+    """Everything that may tell experiments apart, by a key, in words."""
+    facts = {}
+    for field in dataclasses.fields(experiment):
+        value = getattr(experiment, field.name)
+        if isinstance(value, Component):
+            facts[field.name] = value.name
+            facts |= {f"{field.name} {key}": f"{key} {option}" for key, option in value.options.items()}
+        elif field.name == "steps" and value is not None:
+            facts[field.name] = f"{value:,} batches"
+        elif value is not None:
+            facts[field.name] = f"{field.name} {value}"
+    return facts
+
+
+def _differences(facts: Sequence[dict[str, str]]) -> list[list[str]]:
+    keys = list(dict.fromkeys(key for one in facts for key in one))
+    telling = [key for key in keys if len({one.get(key) for one in facts}) > 1]
+    return [[one[key] for key in telling if key in one] for one in facts]
