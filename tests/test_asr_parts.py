@@ -20,8 +20,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-import tidefast
 import recorded
+import tidefast
+from recorded import NETWORKS
 from tidefast import bench, cli, losses, resets
 from tidefast.errors import UnknownNameError
 from tidefast.network import Network
@@ -29,7 +30,6 @@ from tidefast.resets.asr import Measure, Strength, Trigger, expressions, measure
 from tidefast.resets.asr.measures import PROBE, spread
 from tidefast.resets.base import registry
 from tidefast.testing import check_adapter, small_network
-from recorded import NETWORKS
 
 SGD = functools.partial(torch.optim.SGD, lr=0.6, momentum=0.9)
 STEPS = 24

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-import tidefast
 import recorded
+import tidefast
 from tidefast import losses, methods, resets
 from tidefast.testing import CHECKS, check_adapter, small_network
 

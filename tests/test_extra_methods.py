@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import tidefast
 import recorded
+import tidefast
 from tidefast import augmix, methods, resets
 from tidefast.augmix import AugMix
 from tidefast.features import Features

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import tidefast
 import recorded
+import tidefast
 from tidefast import augment, losses, methods, resets
 from tidefast.methods.soft_likelihood import correct_prior
 from tidefast.testing import small_network

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import tidefast
-from tidefast import methods, resets
 from recorded import NETWORKS, TRACES, network, recorded, stream
+from tidefast import methods, resets
 
 RUNS = sorted(path.stem for path in TRACES.glob("*.npz") if path.stem not in NETWORKS)
 TOLERANCE = 1e-9

@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import tidefast
 import recorded
-from tidefast import losses, methods, resets
+import tidefast
 from recorded import NETWORKS
+from tidefast import losses, methods, resets
 
 SGD = functools.partial(torch.optim.SGD, lr=0.02, momentum=0.9)
 

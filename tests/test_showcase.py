@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from processes import hear_ctrl_c
 from tidefast import bench, showcase
 from tidefast.bench.ledger import SEGMENTS
 from tidefast.bench.results import SNAPSHOT
 from tidefast.errors import FolderError
 from tidefast.files import LOCK, locked
-from processes import hear_ctrl_c
 
 STEPS, BATCH = 24, 8
 KEYS = ["source", "eta+asr"]

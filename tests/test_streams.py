@@ -22,6 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from processes import hear_ctrl_c
 from tidefast import streams
 from tidefast.corruptions import corrupt
 from tidefast.datasets import DatasetError, ImageSet, bundled, folder
@@ -45,7 +46,6 @@ from tidefast.streams import (
     synthetic_matrix,
     walk,
 )
-from processes import hear_ctrl_c
 
 FOG, SNOW, CLEAN = Domain(("fog", 3)), Domain(("snow", 5)), Domain()
 PATIENCE = 60

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from processes import hear_ctrl_c
 from tidefast import bench, models
 from tidefast.bench import assembly
 from tidefast.bench.ledger import SEGMENTS, SPANS, STEPS
 from tidefast.bench.results import ERROR, SNAPSHOT
-from processes import hear_ctrl_c
 
 GRID = {
     "stream": "drift",

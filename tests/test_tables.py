@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from test_report import Outline
 from tidefast import bench, streams
 from tidefast.bench import Experiment
 from tidefast.commands import report as command
@@ -22,7 +23,6 @@ from tidefast.report import beside, entries, formats, protocols, survey
 from tidefast.report.comparison import Comparison
 from tidefast.report.entries import Arrangement, Entry
 from tidefast.report.sheet import Cell, Row, Sheet, number
-from test_report import Outline
 
 
 def entry(

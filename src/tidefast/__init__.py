@@ -11,7 +11,7 @@ except PackageNotFoundError:  # a source tree that was never installed
 
 from tidefast import methods, resets
 from tidefast.adapter import Adapter
-from tidefast.errors import FolderError, TidefastError, NonFiniteError, SnapshotError, UnknownNameError
+from tidefast.errors import FolderError, NonFiniteError, SnapshotError, TidefastError, UnknownNameError
 from tidefast.fleet import Fleet
 from tidefast.methods.reservoir import Reservoir
 from tidefast.preparation import Preparation, prepare
@@ -53,13 +53,13 @@ __all__ = [
     "Fleet",
     "FolderError",
     "History",
-    "TidefastError",
     "JsonLines",
     "NonFiniteError",
     "Preparation",
     "Reservoir",
     "SnapshotError",
     "StepRecord",
+    "TidefastError",
     "UnknownNameError",
     "adapt",
     "list_methods",

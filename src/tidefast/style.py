@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tidefast.network import Network
 from tidefast.errors import how_to_install
+from tidefast.network import Network
 
 Extractor = Callable[[Tensor], Sequence[Tensor]]
 """From images to feature maps [batch, channels, ...], each image on its own."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tidefast import report
 from test_report import story_of
+from tidefast import report
 
 WIDTHS, SCHEMES = (360, 768, 1280), ("light", "dark")
 

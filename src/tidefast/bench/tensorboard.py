@@ -6,6 +6,7 @@ import math
 import os
 from types import TracebackType
 from typing import TYPE_CHECKING
+
 from tidefast.errors import how_to_install
 
 if TYPE_CHECKING:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+
 from tidefast.errors import how_to_install
 
 PURPOSE = "an HTTP service: many streams over one model, each adapting on its own; a restart goes on where it stopped"

@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
+from tidefast.errors import how_to_install
 from tidefast.models.base import Entry, registry
 from tidefast.models.pixels import PixelNormalization
 from tidefast.models.selection import select_classes
-from tidefast.errors import how_to_install
 
 MEAN = (0.485, 0.456, 0.406)
 DEVIATION = (0.229, 0.224, 0.225)

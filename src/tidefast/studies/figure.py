@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tidefast.files import write_atomically
 from tidefast.errors import how_to_install
+from tidefast.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
 from tidefast.errors import how_to_install
 
 if TYPE_CHECKING:
