@@ -11,15 +11,16 @@ from pathlib import Path
 
 import numpy as np
 
-from tidefast import report, showcase
+from tidefast import demo
+from tidefast import report
 
 
 def main(folder: str, *seeds: str) -> None:
     """Print mean and standard deviation of accuracies, and each contestant's verdicts."""
     rows: dict[str, list[report.Standing]] = {}
     for seed in seeds:
-        demonstration = showcase.Demonstration(Path(folder), seed=int(seed))
-        for standing in report.standings(demonstration.story(showcase.lineup(demonstration.steps))):
+        demonstration = demo.Demonstration(Path(folder), seed=int(seed))
+        for standing in report.standings(demonstration.story(demo.lineup(demonstration.steps))):
             if standing.batches == standing.total:
                 rows.setdefault(standing.label, []).append(standing)
     print("| contestant | overall, % | last quarter, % | resets | verdicts |\n| --- | --- | --- | --- | --- |")

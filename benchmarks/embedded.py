@@ -19,7 +19,7 @@ import torch
 
 import tidefast
 from tidefast import methods, models, streams
-from tidefast.files import write_atomically
+from tidefast.core.files import write_atomically
 from tidefast.methods.base import Method
 from tidefast.resets import ASR, Never, Reset
 

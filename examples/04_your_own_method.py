@@ -12,9 +12,9 @@ import torch
 
 import tidefast
 from tidefast import models, streams
+from tidefast.core.network import Network
+from tidefast.core.state import Field, State
 from tidefast.methods import Method, Objective, Step
-from tidefast.network import Network
-from tidefast.state import Field, State
 from tidefast.testing import check_adapter
 
 

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 import torch
 
 import tidefast
-from tidefast import losses, methods, models, streams
-from tidefast.network import Network
+from tidefast import methods, models, streams
+from tidefast.core import losses
+from tidefast.core.network import Network
+from tidefast.core.state import Field, State
+from tidefast.core.step import Step
 from tidefast.resets import Reset, Verdict
-from tidefast.state import Field, State
-from tidefast.step import Step
 from tidefast.testing import check_adapter
 
 

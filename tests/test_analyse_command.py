@@ -11,10 +11,10 @@ import torch
 from tidefast import cli
 from tidefast.bench import Experiment, assembly, run
 from tidefast.commands import studies
+from tidefast.paper.analyses import registry
+from tidefast.paper.reproduction import figures
+from tidefast.paper.setting import Full, Mini
 from tidefast.report import paper
-from tidefast.studies.analyses import registry
-from tidefast.studies.reproduction import figures
-from tidefast.studies.setting import Full, Mini
 
 RESETS = ("never", "periodic:every=8", "asr")
 

@@ -13,14 +13,14 @@ import pytest
 from tidefast.bench import Experiment, metrics, run
 from tidefast.bench.ledger import Ledger, Row
 from tidefast.bench.results import EXPERIMENT, RESULT, Run, load
-from tidefast.studies import aftermath, boundaries, naming, timeline
-from tidefast.studies.analyses import registry, stability
-from tidefast.studies.analyses.collapse import Collapse
-from tidefast.studies.analyses.dynamics import Dynamic
-from tidefast.studies.analyses.resets import Resets
-from tidefast.studies.analyses.stability import Stability
-from tidefast.studies.setting import Mini
-from tidefast.studies.strokes import marked, strokes
+from tidefast.paper import aftermath, boundaries, naming, timeline
+from tidefast.paper.analyses import registry, stability
+from tidefast.paper.analyses.collapse import Collapse
+from tidefast.paper.analyses.dynamics import Dynamic
+from tidefast.paper.analyses.resets import Resets
+from tidefast.paper.analyses.stability import Stability
+from tidefast.paper.setting import Mini
+from tidefast.paper.strokes import marked, strokes
 
 NAMES = ("collapse", "dynamics", "resets", "stability")
 RDUMB = {"name": "periodic", "every": 20}

@@ -15,12 +15,12 @@ from torch import nn
 
 from tidefast.bench import Component, Experiment, run
 from tidefast.bench.results import RESULT, Run, load
-from tidefast.studies import stopwatch, varied
-from tidefast.studies.analyses import registry
-from tidefast.studies.analysis import Finding, accuracy
-from tidefast.studies.launch import StudyError
-from tidefast.studies.policies import asr_of
-from tidefast.studies.setting import Mini
+from tidefast.paper import stopwatch, varied
+from tidefast.paper.analyses import registry
+from tidefast.paper.analysis import Finding, accuracy
+from tidefast.paper.launch import StudyError
+from tidefast.paper.policies import asr_of
+from tidefast.paper.setting import Mini
 
 STEPS = 60
 PROBE = "asr:measure=probe:images=20,momentum=constant:value=1.0"

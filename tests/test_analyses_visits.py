@@ -13,10 +13,10 @@ import pytest
 from tidefast.bench import Component, Experiment, Run, find, load, metrics
 from tidefast.bench.ledger import Ledger, Row
 from tidefast.bench.runner import run as run_experiment
-from tidefast.studies import segments
-from tidefast.studies.analyses import registry
-from tidefast.studies.lineup import lineup
-from tidefast.studies.setting import Full, Mini
+from tidefast.paper import segments
+from tidefast.paper.analyses import registry
+from tidefast.paper.lineup import lineup
+from tidefast.paper.setting import Full, Mini
 
 OURS = ("groups", "imbalance", "measures", "proximity", "recovery", "schedules")
 Batch = tuple[str, int, int]

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from tidefast.arena import Arena
-from tidefast.normalization import affine_names
+from tidefast.core.arena import Arena
+from tidefast.core.normalization import affine_names
 
 
 def network(layers: int = 5, width: int = 3) -> nn.Sequential:

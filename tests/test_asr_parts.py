@@ -23,9 +23,10 @@ from torch import Tensor
 import recorded
 import tidefast
 from recorded import NETWORKS
-from tidefast import bench, cli, losses, resets
+from tidefast import bench, cli, resets
+from tidefast.core import losses
+from tidefast.core.network import Network
 from tidefast.errors import UnknownNameError
-from tidefast.network import Network
 from tidefast.resets.asr import Measure, Strength, Trigger, expressions, measures, triggers
 from tidefast.resets.asr.measures import PROBE, spread
 from tidefast.resets.base import registry
@@ -285,7 +286,7 @@ def source_of(classes=10, each=9, seed=3):
     ids=["as many as fit", "the rarest class decides", "few classes", "fewer images than classes"],
 )
 def test_a_probe_has_as_many_images_of_each_class_as_of_any_other(images, classes, each, expected):
-    data = tidefast.source.SourceData(Network(small_network()), source_of(classes, each), "ASR")
+    data = tidefast.core.source.SourceData(Network(small_network()), source_of(classes, each), "ASR")
     probe = measures.Probe(images).prepare(Network(small_network()), data)[PROBE]
     assert Counter((1000 * probe[:, 0, 0, 0]).round().int().tolist()) == expected
 

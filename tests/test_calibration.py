@@ -17,11 +17,11 @@ import torch
 from torch import nn
 
 from tidefast import models
-from tidefast.calibration import CalibrationError, measure, summarize
 from tidefast.commands import calibrate
 from tidefast.corruptions import corrupt
 from tidefast.datasets import ImageSet, bundled
 from tidefast.streams import Matrix
+from tidefast.streams.calibration import CalibrationError, measure, summarize
 from tidefast.streams.jpeg import stored
 from tidefast.streams.matrix import ASSUMED, INTERPOLATED, MEASURED
 

@@ -12,11 +12,11 @@ from torch.nn import functional
 
 import tidefast
 from tidefast import datasets, methods, models, resets
+from tidefast.core.state import State
+from tidefast.core.step import Step
 from tidefast.corruptions import corrupt
-from tidefast.held_statistics import HeldStatistics
-from tidefast.outputs import Outputs
-from tidefast.state import State
-from tidefast.step import Step
+from tidefast.probes.held_statistics import HeldStatistics
+from tidefast.probes.outputs import Outputs
 from tidefast.testing import small_network
 
 SGD = functools.partial(torch.optim.SGD, lr=0.05, momentum=0.9)

@@ -13,7 +13,8 @@ from torch.nn import functional
 
 import recorded
 import tidefast
-from tidefast import losses, methods, resets
+from tidefast import methods, resets
+from tidefast.core import losses
 from tidefast.testing import CHECKS, check_adapter, small_network
 
 SGD = functools.partial(torch.optim.SGD, lr=0.1)
@@ -29,7 +30,7 @@ def images(seed: int = 0, count: int = 16) -> Tensor:
 
 
 def gradient_of(loss: Tensor, net: nn.Module) -> Tensor:
-    names = tidefast.normalization.affine_names(net)
+    names = tidefast.core.normalization.affine_names(net)
     return torch.cat([g.flatten() for g in torch.autograd.grad(loss, [net.get_parameter(name) for name in names])])
 
 

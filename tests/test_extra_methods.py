@@ -13,11 +13,12 @@ from torch import Tensor, nn
 
 import recorded
 import tidefast
-from tidefast import augmix, methods, resets
-from tidefast.augmix import AugMix
-from tidefast.features import Features
+from tidefast import methods, resets
+from tidefast.augment.augmix import AugMix
+from tidefast.augment import augmix
 from tidefast.methods.deyo import destroy_shape
 from tidefast.methods.rpl import generalized_cross_entropy
+from tidefast.probes.features import Features
 from tidefast.testing import small_network
 
 SGD = functools.partial(torch.optim.SGD, lr=0.1)
@@ -118,7 +119,7 @@ def test_deyo_with_one_certain_sample_on_batch_statistics():
     net = nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.BatchNorm1d(12), nn.Linear(12, 10)).double()
     adapter = tidefast.adapt(net, methods.DeYO(shape_margin=-1.0), optimizer=SGD)
     logits = adapter.predict(images())
-    entropy = tidefast.losses.entropy(logits).sort().values
+    entropy = tidefast.core.losses.entropy(logits).sort().values
     margin = float(entropy[:2].mean()) / math.log(10)
     adapter.method = methods.DeYO(entropy_margin=margin, shape_margin=-1.0)
     adapter(images())

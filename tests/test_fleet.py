@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 import tidefast
-from tidefast import fleet as fleets
-from tidefast import snapshot
+from tidefast.core import snapshot
+from tidefast.fleet import fleet as fleets
 from tidefast.testing import check_adapter, small_network
 
 AWKWARD = ["../../etc/passwd", "a/b", "..", ".", "~", "C:\\x", "ключ 鍵 🔑", "x" * 200, "%2e%2e%2f", "-rf", "a b"]
@@ -463,7 +463,7 @@ def test_a_list_of_streams_cannot_name_a_file_elsewhere(fleet, tmp_path):
 
 def test_a_failing_disk_leaves_no_half_snapshot(fleet, tmp_path, monkeypatch):
     fleet["x"](images(0))
-    monkeypatch.setattr("tidefast.snapshot.write_atomically", _no_space)
+    monkeypatch.setattr("tidefast.core.snapshot.write_atomically", _no_space)
     with pytest.raises(OSError, match="No space"):
         fleet.snapshot(tmp_path / "snap")
     assert list(tmp_path.iterdir()) == []
@@ -475,7 +475,7 @@ def test_a_failing_disk_leaves_no_half_snapshot(fleet, tmp_path, monkeypatch):
 
 def test_a_full_disk_keeps_streams_in_memory_and_says_so_once(model, monkeypatch, caplog):
     fleet = tidefast.Fleet(model, "eta", reset="asr", resident=2)
-    monkeypatch.setattr("tidefast.snapshot.write_atomically", _no_space)
+    monkeypatch.setattr("tidefast.core.snapshot.write_atomically", _no_space)
     for step in range(3):
         for stream in range(5):
             fleet[f"s{stream}"](images(1000 * stream + step))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gallery
 
-from tidefast.studies.analyses import registry
+from tidefast.paper.analyses import registry
 
 
 def test_every_analysis_is_in_the_gallery_with_its_figure_and_what_it_found():

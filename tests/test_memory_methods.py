@@ -16,10 +16,10 @@ from torch.nn import functional
 
 import tidefast
 from tidefast import methods
-from tidefast.held_statistics import HeldStatistics
-from tidefast.methods.memory import MemoryBank
+from tidefast.core.state import State
+from tidefast.methods.shared.memory import MemoryBank
+from tidefast.probes.held_statistics import HeldStatistics
 from tidefast.resets.base import Verdict
-from tidefast.state import State
 from tidefast.testing import small_network
 
 ADAM = functools.partial(torch.optim.Adam, lr=0.01)
@@ -252,7 +252,7 @@ def test_gradients_pass_through_the_batch_part_of_the_statistics():
     names = [f"{place}.{leaf}" for place in norms for leaf in ("weight", "bias")]
     held = HeldStatistics.install(held_net, names)
     images = [IMAGES[0].clone().requires_grad_() for _ in range(2)]
-    with held.moving(held.source, tidefast.held_statistics.exponential(0.3)) as after:
+    with held.moving(held.source, tidefast.probes.held_statistics.exponential(0.3)) as after:
         logits = held_net(images[0])
     expected = plain(images[1])
     torch.testing.assert_close(logits, expected)

@@ -11,8 +11,10 @@ from torch import Tensor, nn
 
 import recorded
 import tidefast
-from tidefast import augment, losses, methods, resets
-from tidefast.methods.soft_likelihood import correct_prior
+from tidefast import methods, resets
+from tidefast.augment import colour as augment
+from tidefast.core import losses
+from tidefast.methods.shared.soft_likelihood import correct_prior
 from tidefast.testing import small_network
 
 SGD = functools.partial(torch.optim.SGD, lr=0.1)
@@ -28,7 +30,7 @@ def images(seed: int = 0, count: int = 16) -> Tensor:
 
 
 def gradient_of(loss, net: nn.Module) -> Tensor:
-    names = tidefast.normalization.affine_names(net)
+    names = tidefast.core.normalization.affine_names(net)
     parts = torch.autograd.grad(loss, [net.get_parameter(name) for name in names], allow_unused=True)
     return torch.cat([part.flatten() for part in parts])
 

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import tidefast
-from tidefast.network import Network
-from tidefast.normalization import affine_names
+from tidefast.core.network import Network
+from tidefast.core.normalization import affine_names
 from tidefast.testing import small_network
 
 IMAGES = torch.rand(8, 3, 16, 16, generator=torch.Generator().manual_seed(0))
@@ -144,8 +144,8 @@ def test_torchvision_networks_have_the_published_number_of_adapted_parameters(to
 
 
 def test_sar_leaves_the_last_layers_of_published_networks_alone(torchvision, timm):
+    from tidefast.core.normalization import Statistics
     from tidefast.methods import SAR
-    from tidefast.normalization import Statistics
 
     def adapted(model: nn.Module) -> list[str]:
         return list(SAR().configure(model, Statistics(model)))

@@ -8,7 +8,7 @@ from torch import nn
 
 import tidefast
 from tidefast import methods
-from tidefast.normalization import affine_names
+from tidefast.core.normalization import affine_names
 
 
 class HandMadeNorm(nn.Module):

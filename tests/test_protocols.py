@@ -17,11 +17,11 @@ from torch import nn
 
 import tidefast
 from tidefast import cli, corruptions, datasets, models, resets
+from tidefast.core.record import History
 from tidefast.datasets import D109_INDICES, DatasetError, ImageFolder, ImageSet, bundled, draw_subset
 from tidefast.datasets.choice import digest, read_ids
 from tidefast.datasets.d109 import CLASSES, DOMAINS
 from tidefast.models.selection import select_classes
-from tidefast.record import History
 from tidefast.streams import Dirichlet, Domain, Runs, Seekable, Segments, Span, Stream, Tour, hold, make, registry
 from tidefast.streams.protocols.cin_c import ORDERS
 

@@ -11,7 +11,7 @@ import pytest
 
 import tidefast
 from tidefast import methods
-from tidefast.registry import Registry
+from tidefast.core.registry import Registry
 
 
 def test_names_are_listed_and_filtered():

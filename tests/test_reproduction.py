@@ -18,15 +18,15 @@ from tidefast.bench import assembly
 from tidefast.bench.results import RESULT
 from tidefast.commands import bar, studies
 from tidefast.errors import UnknownNameError
+from tidefast.paper import launch, reproduction
+from tidefast.paper.reproduction import figures, layout, needs, settings
+from tidefast.paper.reproduction.claims import Agreement, Claim, agreement, judge
+from tidefast.paper.reproduction.estimate import Clock
+from tidefast.paper.reproduction.lines import lines
+from tidefast.paper.reproduction.quantity import Value
+from tidefast.paper.reproduction.stated import CLAIMS
+from tidefast.paper.setting import Full, Mini
 from tidefast.report import paper
-from tidefast.studies import launch, reproduction
-from tidefast.studies.reproduction import figures, layout, needs, settings
-from tidefast.studies.reproduction.claims import Agreement, Claim, agreement, judge
-from tidefast.studies.reproduction.estimate import Clock
-from tidefast.studies.reproduction.lines import lines
-from tidefast.studies.reproduction.quantity import Value
-from tidefast.studies.reproduction.stated import CLAIMS
-from tidefast.studies.setting import Full, Mini
 
 
 class Tiny(Mini):

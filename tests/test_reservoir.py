@@ -15,13 +15,13 @@ from torch import nn
 
 import tidefast
 from tidefast import corruptions, datasets, methods, models, resets
-from tidefast.clusters import Clusters, clustering_gradient
+from tidefast.core.network import Network
+from tidefast.core.state import State
+from tidefast.core.step import Objective
 from tidefast.errors import SnapshotError
-from tidefast.methods.reservoir import _average, _supported
-from tidefast.network import Network
-from tidefast.state import State
-from tidefast.step import Objective
-from tidefast.style import Moments, measure
+from tidefast.methods.reservoir.clusters import Clusters, clustering_gradient
+from tidefast.methods.reservoir.reservoir import _average, _supported
+from tidefast.methods.reservoir.style import Moments, measure
 from tidefast.testing import CHECKS, check_adapter, small_network
 
 SGD = functools.partial(torch.optim.SGD, lr=0.05, momentum=0.9)

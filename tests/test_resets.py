@@ -15,7 +15,8 @@ from torch import Tensor, nn
 import recorded
 import tidefast
 from recorded import NETWORKS
-from tidefast import losses, methods, resets
+from tidefast import methods, resets
+from tidefast.core import losses
 
 SGD = functools.partial(torch.optim.SGD, lr=0.02, momentum=0.9)
 

@@ -32,7 +32,7 @@ import uvicorn
 
 import tidefast
 from tidefast import cli, models, serve
-from tidefast.fleet import _file_name
+from tidefast.fleet.fleet import _file_name
 from tidefast.serve.batching import Batcher
 from tidefast.serve.refused import RefusedError
 from tidefast.serve.snapshots import Journal, Snapshots
@@ -755,7 +755,7 @@ def test_a_stream_that_cannot_be_written_down_does_not_begin(tmp_path, monkeypat
 def test_a_full_disk_is_told_and_the_streams_go_on(tmp_path, monkeypatch):
     with running(tmp_path, max_wait=0.0) as client:
         send(client, "x", LEVELS[0])
-        monkeypatch.setattr("tidefast.snapshot.write_atomically", _no_space)
+        monkeypatch.setattr("tidefast.core.snapshot.write_atomically", _no_space)
         answer = client.post("/v1/snapshots")
         assert (answer.status_code, answer.json()["reason"]) == (503, "storage")
         ready = client.get("/readyz")

@@ -36,7 +36,7 @@ import serving
 from serving import Answer, Connection, Levels, Running, Step
 
 import tidefast
-from tidefast.fleet import _file_name
+from tidefast.fleet.fleet import _file_name
 
 PICTURES = serving.pictures(1024)
 PERIODIC = ("--snapshot-every", "0.3", "--max-wait", "0")

@@ -35,8 +35,8 @@ import serving
 from schemathesis import checks
 
 import tidefast
-from tidefast import fleet as fleets
-from tidefast import snapshot
+from tidefast.core import snapshot
+from tidefast.fleet import fleet as fleets
 from tidefast.serve import images
 from tidefast.serve.refused import RefusedError
 from tidefast.serve.snapshots import Journal, Snapshots

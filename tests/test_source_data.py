@@ -13,9 +13,9 @@ from torch import Tensor
 import tidefast
 from tidefast import methods, resets
 from tidefast.bench.assembly import _clean
+from tidefast.core.network import Network
+from tidefast.core.source import SourceData
 from tidefast.datasets import ImageSet
-from tidefast.network import Network
-from tidefast.source import SourceData
 from tidefast.testing import small_network
 
 IMAGES, LABELS = torch.rand(40, 3, 16, 16), torch.arange(40) % 10

@@ -13,13 +13,14 @@ from torch import nn
 from torch.nn import functional
 
 import tidefast
-from tidefast import losses, methods
-from tidefast.features import Features, head_of
-from tidefast.methods.contrastive import class_means, contrastive_loss, nearest_prototype, prototypes
+from tidefast import methods
+from tidefast.core import losses
+from tidefast.core.network import Network
+from tidefast.core.source import SourceData
 from tidefast.methods.dplot import block_names, spans_of
-from tidefast.methods.warmup import WarmTeacher
-from tidefast.network import Network
-from tidefast.source import SourceData
+from tidefast.methods.shared.contrastive import class_means, contrastive_loss, nearest_prototype, prototypes
+from tidefast.methods.shared.warmup import WarmTeacher
+from tidefast.probes.features import Features, head_of
 from tidefast.testing import small_network
 
 SGD = functools.partial(torch.optim.SGD, lr=0.05, momentum=0.9)

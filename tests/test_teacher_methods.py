@@ -11,7 +11,7 @@ from torch.nn import functional
 
 import tidefast
 from tidefast import methods
-from tidefast.augment import ColourAffine, ColourAffineBlur, _blur
+from tidefast.augment.colour import ColourAffine, ColourAffineBlur, _blur
 from tidefast.testing import small_network
 
 SGD = functools.partial(torch.optim.SGD, lr=0.05, momentum=0.9)

@@ -12,13 +12,14 @@ from torch import nn
 from torch.nn import functional
 
 import tidefast
-from tidefast import hog, methods, models
-from tidefast.features import head_of
+from tidefast import methods, models
+from tidefast.core.normalization import Statistics
 from tidefast.methods.rem import ranked_loss
+from tidefast.methods.shared import hog
 from tidefast.models.pixels import PixelNormalization
-from tidefast.normalization import Statistics
+from tidefast.probes.features import head_of
+from tidefast.probes.tokens import Tokens, find_layout
 from tidefast.testing import small_network
-from tidefast.tokens import Tokens, find_layout
 
 SGD = functools.partial(torch.optim.SGD, lr=0.05, momentum=0.9)
 IMAGES = torch.rand(5, 8, 3, 32, 32, generator=torch.Generator().manual_seed(1))

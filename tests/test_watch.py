@@ -14,7 +14,7 @@ pytest.importorskip("prometheus_client", reason="left out: the extra `serve` is 
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from tidefast.record import StepRecord
+from tidefast.core.record import StepRecord
 from tidefast.serve.alarms import KINDS, Latch, SlowAverage
 from tidefast.serve.watch import Alarm, Bounds, ImageStatistics, Watch
 

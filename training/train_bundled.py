@@ -30,8 +30,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tidefast import datasets, models
+from tidefast.core.files import write_atomically
 from tidefast.datasets import ImageSet
-from tidefast.files import write_atomically
 from tidefast.models.bundled import Bundled
 
 log = logging.getLogger("train_bundled")

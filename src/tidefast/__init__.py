@@ -11,13 +11,13 @@ except PackageNotFoundError:  # a source tree that was never installed
 
 from tidefast import methods, resets
 from tidefast.adapter import Adapter
+from tidefast.core.record import Callback, History, JsonLines, StepRecord
 from tidefast.errors import FolderError, NonFiniteError, SnapshotError, TidefastError, UnknownNameError
 from tidefast.fleet import Fleet
 from tidefast.methods.reservoir import Reservoir
 from tidefast.preparation import Preparation, prepare
-from tidefast.record import Callback, History, JsonLines, StepRecord
 
-_ON_DEMAND = ("bench", "calibration", "corruptions", "datasets", "models", "streams", "testing")
+_ON_DEMAND = ("bench", "corruptions", "datasets", "models", "streams", "testing")
 """Parts that are imported when first touched, because an adapter in production needs none of them."""
 
 adapt = Adapter

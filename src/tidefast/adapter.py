@@ -15,19 +15,19 @@ import torch
 from torch import Tensor, nn
 
 import tidefast
-from tidefast import optim, snapshot
+from tidefast.core import optim, snapshot
+from tidefast.core.network import START
+from tidefast.core.record import Callback, StepRecord
+from tidefast.core.state import State, Value
+from tidefast.core.step import Step
+from tidefast.core.validation import require_choice, require_count
 from tidefast.errors import NonFiniteError, SnapshotError
 from tidefast.methods.base import Method, OptimizerFactory
 from tidefast.methods.base import registry as methods
-from tidefast.network import START
 from tidefast.preparation import Source, configured, constants_for
-from tidefast.record import Callback, StepRecord
 from tidefast.resets.base import Reset, Verdict
 from tidefast.resets.base import registry as resets
 from tidefast.resets.never import Never
-from tidefast.state import State, Value
-from tidefast.step import Step
-from tidefast.validation import require_choice, require_count
 
 _KIND = "adapter"
 _log = logging.getLogger("tidefast")

@@ -11,15 +11,15 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from tidefast import snapshot
+from tidefast.core import snapshot
+from tidefast.core.network import Network
+from tidefast.core.source import SourceData
 from tidefast.errors import SnapshotError
 from tidefast.methods.base import Method
 from tidefast.methods.base import registry as methods
-from tidefast.network import Network
 from tidefast.resets.base import Reset
 from tidefast.resets.base import registry as resets
 from tidefast.resets.never import Never
-from tidefast.source import SourceData
 
 _KIND = "preparation"
 

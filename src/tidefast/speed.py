@@ -14,12 +14,13 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from tidefast import losses, methods, resets
+from tidefast import methods, resets
 from tidefast.adapter import Adapter
+from tidefast.core import losses
+from tidefast.core.network import Network
+from tidefast.core.step import Step
 from tidefast.methods.base import Method
 from tidefast.models.vit import SmallViT
-from tidefast.network import Network
-from tidefast.step import Step
 
 CLASSES = 100
 

@@ -17,9 +17,9 @@ from tidefast import datasets, methods, models, resets, streams
 from tidefast.adapter import Adapter
 from tidefast.bench.component import Component
 from tidefast.bench.experiment import Experiment
+from tidefast.core.registry import Registry, imported
 from tidefast.errors import UnknownNameError
 from tidefast.preparation import Preparation, prepare
-from tidefast.registry import Registry, imported
 
 T = TypeVar("T")
 

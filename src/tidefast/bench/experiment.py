@@ -14,7 +14,7 @@ from typing import Any
 
 from tidefast.bench import text
 from tidefast.bench.component import Component
-from tidefast.validation import require_count
+from tidefast.core.validation import require_count
 
 _PARTS = ("model", "stream", "method", "reset", "optimizer")
 _NEVER, _BUNDLED = Component("never"), Component("bundled-resnet")

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidefast.files import write_atomically
+from tidefast.core.files import write_atomically
 
 SEGMENTS, STEPS, SPANS, TIMING = "segments", "steps.parquet", "spans.parquet", "timing.parquet"
 

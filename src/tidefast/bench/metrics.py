@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tidefast.validation import require_count
+from tidefast.core.validation import require_count
 
 if TYPE_CHECKING:
     from tidefast.bench.results import Run

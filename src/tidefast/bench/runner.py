@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from tidefast import losses, snapshot
 from tidefast.adapter import Adapter
 from tidefast.bench import assembly, environment, metrics
 from tidefast.bench.experiment import Experiment
@@ -29,10 +28,11 @@ from tidefast.bench.results import (
     read_environment,
     read_json,
 )
+from tidefast.core import losses, snapshot
+from tidefast.core.files import LOCK, locked, write_atomically
+from tidefast.core.validation import require_count
 from tidefast.errors import FolderError, SnapshotError
-from tidefast.files import LOCK, locked, write_atomically
 from tidefast.streams import Batch, Seekable
-from tidefast.validation import require_count
 
 Progress = Callable[[int, int, float], None]
 """Called with the batches seen, those of the whole stream, and the accuracy so far."""

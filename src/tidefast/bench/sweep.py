@@ -17,8 +17,8 @@ from tidefast.bench.results import ENVIRONMENT, read_json
 from tidefast.bench.runner import claim, clear
 from tidefast.bench.sharing import release, remove_left_overs, sharing
 from tidefast.bench.work import Job, Report
-from tidefast.files import LOCK, locked
-from tidefast.validation import require_choice, require_count
+from tidefast.core.files import LOCK, locked
+from tidefast.core.validation import require_choice, require_count
 
 BACKENDS = ("local", "ray")
 STOP = ".stop"

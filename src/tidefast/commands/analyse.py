@@ -10,7 +10,7 @@ from tidefast.commands import studies
 
 if TYPE_CHECKING:
     from tidefast.bench import Run
-    from tidefast.studies.analysis import Analysis
+    from tidefast.paper.analysis import Analysis
 
 PURPOSE = "answer one of the paper's questions with data, a table and a figure, on runs there are or that it launches"
 EXAMPLE = "tidefast analyse collapse --out analyses"
@@ -26,8 +26,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """List, or analyse."""
-    from tidefast.studies import launch
-    from tidefast.studies.analyses import registry
+    from tidefast.paper import launch
+    from tidefast.paper.analyses import registry
 
     if options.what is None:
         for name in registry.names():

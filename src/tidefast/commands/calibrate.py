@@ -61,8 +61,8 @@ def run(options: argparse.Namespace) -> None:
 def _measure(options: argparse.Namespace, part: object) -> Matrix:
     import torch
 
-    from tidefast.calibration import measure
     from tidefast.commands.bar import bar
+    from tidefast.streams.calibration import measure
 
     torch.set_num_threads(1)  # also in this process: the bits must not depend on the number of workers
     with bar("cells") as progress:
@@ -88,7 +88,7 @@ def _model(name: str) -> nn.Module:
     from torch import nn
 
     from tidefast import models
-    from tidefast.registry import imported
+    from tidefast.core.registry import imported
 
     if ":" not in name:
         return models.load(name)
@@ -111,7 +111,7 @@ def _data(options: argparse.Namespace) -> LabelledImages:
 
 def _print(matrix: Matrix) -> None:
     """What streams of the three levels would have, as far as the matrix has their types."""
-    from tidefast.calibration import summarize
+    from tidefast.streams.calibration import summarize
     from tidefast.streams.ccc import LEVELS
     from tidefast.streams.ccc_recipes import CCCMiniRecipe, CCCRecipe
 

@@ -23,9 +23,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the demonstration; 1 when a method failed, 130 when interrupted."""
-    from tidefast import showcase
+    from tidefast import demo
 
-    outcome = showcase.run(
+    outcome = demo.run(
         options.out,
         steps=options.steps,
         batch=options.batch,

@@ -40,7 +40,7 @@ def write(path: str, text: str, option: str) -> None:
     """Write a file whole, and say so on the error stream, where it disturbs no pipe."""
     from pathlib import Path
 
-    from tidefast.files import write_atomically
+    from tidefast.core.files import write_atomically
 
     folder = Path(path).resolve().parent
     if not folder.is_dir():

@@ -35,9 +35,9 @@ def run(options: argparse.Namespace) -> None:
     import sys
     from pathlib import Path
 
-    from tidefast.studies import launch, reproduction
-    from tidefast.studies.reproduction import needs
-    from tidefast.studies.reproduction.catalogue import catalogue
+    from tidefast.paper import launch, reproduction
+    from tidefast.paper.reproduction import needs
+    from tidefast.paper.reproduction.catalogue import catalogue
 
     listed = options.list or not options.what
     setting, folder = studies.setting(options), Path(options.runs)

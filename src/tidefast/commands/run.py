@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
 
     from tidefast import bench
     from tidefast.bench import interruption
-    from tidefast.validation import require_count
+    from tidefast.core.validation import require_count
 
     if options.threads is not None:
         require_count("--threads", options.threads)

@@ -27,7 +27,7 @@ def run(options: argparse.Namespace) -> None:
     from rich.console import Console
 
     from tidefast import speed
-    from tidefast.validation import require_choice, require_count
+    from tidefast.core.validation import require_choice, require_count
 
     require_count("--rounds", options.rounds)
     known = speed.methods_measured()

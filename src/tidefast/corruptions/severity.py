@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from tidefast.validation import require_choice, require_number
+from tidefast.core.validation import require_choice, require_number
 
 Scale = Literal["imagenet", "cifar"]
 SCALES: tuple[Scale, ...] = get_args(Scale)

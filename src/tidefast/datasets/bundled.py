@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 from importlib import resources
 
+from tidefast.core.validation import require_choice
 from tidefast.datasets.cifar10 import CLASSES
 from tidefast.datasets.imageset import ImageSet, Labels, Pixels
 from tidefast.datasets.packing import unpack
-from tidefast.validation import require_choice
 
 FILES = {"test": "bundled_cifar10.xz", "train": "bundled_cifar10_train.xz"}
 PER_CLASS = {"test": 300, "train": 200}

@@ -12,9 +12,9 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from tidefast.core.validation import require_count
 from tidefast.datasets.errors import DatasetError
 from tidefast.datasets.imageset import ImageSet, Labels
-from tidefast.validation import require_count
 
 Item = TypeVar("Item")
 

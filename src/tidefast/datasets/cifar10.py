@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from tidefast.core.validation import require_choice
 from tidefast.datasets.errors import DatasetError
 from tidefast.datasets.imageset import ImageSet, Labels, Pixels
 from tidefast.datasets.picture import read_rgb
 from tidefast.datasets.plainpickle import read_pickle
-from tidefast.validation import require_choice
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 _SIDE = 32

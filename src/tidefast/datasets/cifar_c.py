@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tidefast.core.validation import require_choice, require_count
 from tidefast.datasets.cifar10 import CLASSES
 from tidefast.datasets.errors import DatasetError
 from tidefast.datasets.imageset import ImageSet, Labels, Pixels
-from tidefast.validation import require_choice, require_count
 
 SEVERITIES = 5
 _NAMES = {"CIFAR-10-C": CLASSES, "CIFAR-100-C": tuple(map(str, range(100)))}

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tidefast.core.validation import require_choice, require_count
 from tidefast.datasets.errors import DatasetError
 from tidefast.datasets.imageset import ImageSet, Labels, Pixels
 from tidefast.datasets.picture import read_rgb, require_pillow
-from tidefast.validation import require_choice, require_count
 
 SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from tidefast.core.validation import require_count
 from tidefast.datasets.errors import DatasetError
 from tidefast.datasets.folder import ImageFolder, folder
-from tidefast.validation import require_count
 
 _SUBFOLDERS = (".", "ImageNet-C")
 _SIDE = 224

@@ -1,5 +1,6 @@
 """One readable file per method."""
 
+from tidefast.core.step import Objective, Step
 from tidefast.methods.base import Method
 from tidefast.methods.batchnorm import AlphaBatchNorm, BatchNorm
 from tidefast.methods.cmae import CMAE
@@ -27,7 +28,6 @@ from tidefast.methods.sar import SAR
 from tidefast.methods.source import Source
 from tidefast.methods.tent import Tent
 from tidefast.methods.vida import ViDA
-from tidefast.step import Objective, Step
 
 __all__ = [
     "CMAE",

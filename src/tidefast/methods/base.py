@@ -9,13 +9,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from tidefast.network import Network
-from tidefast.normalization import Statistics, require_affine_names
-from tidefast.registry import Registry
+from tidefast.core.network import Network
+from tidefast.core.normalization import Statistics, require_affine_names
+from tidefast.core.registry import Registry
+from tidefast.core.source import SourceData
+from tidefast.core.state import Field, State
+from tidefast.core.step import Objective, Step
 from tidefast.resets.base import Reset
-from tidefast.source import SourceData
-from tidefast.state import Field, State
-from tidefast.step import Objective, Step
 
 OptimizerFactory = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from tidefast.core.normalization import Statistics
+from tidefast.core.validation import require_number
 from tidefast.methods.base import registry
 from tidefast.methods.source import Source
-from tidefast.normalization import Statistics
-from tidefast.validation import require_number
 
 
 @registry.register("batchnorm", "bn")

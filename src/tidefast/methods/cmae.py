@@ -10,17 +10,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tidefast import hog, losses
-from tidefast.augment import ColourAffineBlur, call_augmentation, require_augmentation
-from tidefast.features import attach, head_of
+from tidefast.augment.colour import ColourAffineBlur, call_augmentation, require_augmentation
+from tidefast.core import losses
+from tidefast.core.network import Network
+from tidefast.core.normalization import Statistics
+from tidefast.core.state import State
+from tidefast.core.step import Objective, Step
+from tidefast.core.validation import require_count, require_number
 from tidefast.methods.base import Method, registry
-from tidefast.methods.teacher import weight_and_bias_names
-from tidefast.network import Network
-from tidefast.normalization import Statistics
-from tidefast.state import State
-from tidefast.step import Objective, Step
-from tidefast.tokens import Tokens
-from tidefast.validation import require_count, require_number
+from tidefast.methods.shared import hog
+from tidefast.methods.shared.teacher import weight_and_bias_names
+from tidefast.probes.features import attach, head_of
+from tidefast.probes.tokens import Tokens
 
 _MASK, _HEAD = "mask_token", "hog_head"
 

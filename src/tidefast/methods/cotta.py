@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from tidefast.core.state import State
+from tidefast.core.step import Objective, Step
+from tidefast.core.validation import require_count, require_number
 from tidefast.methods.base import registry
-from tidefast.methods.teacher import MeanTeacher, drawn
-from tidefast.state import State
-from tidefast.step import Objective, Step
-from tidefast.validation import require_count, require_number
+from tidefast.methods.shared.teacher import MeanTeacher, drawn
 
 C = TypeVar("C", bound="CoTTA")
 

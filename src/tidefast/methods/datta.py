@@ -10,18 +10,18 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from tidefast import losses
-from tidefast.held_statistics import HeldStatistics, Rule
+from tidefast.core import losses
+from tidefast.core.network import Network
+from tidefast.core.normalization import Statistics, require_affine_names
+from tidefast.core.source import SourceData
+from tidefast.core.state import Field, State
+from tidefast.core.step import Objective, Step
+from tidefast.core.validation import require_number
 from tidefast.methods.base import Method, registry
-from tidefast.network import Network
-from tidefast.normalization import Statistics, require_affine_names
-from tidefast.outputs import MEANS, VARIANCES, Outputs, of_source
+from tidefast.probes.held_statistics import HeldStatistics, Rule
+from tidefast.probes.outputs import MEANS, VARIANCES, Outputs, of_source
 from tidefast.resets.base import Reset
 from tidefast.resets.distribution import Distribution
-from tidefast.source import SourceData
-from tidefast.state import Field, State
-from tidefast.step import Objective, Step
-from tidefast.validation import require_number
 
 
 @registry.register("datta")

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tidefast import losses
+from tidefast.core import losses
+from tidefast.core.normalization import LAST_LAYERS, Statistics, outside, require_affine_names
+from tidefast.core.state import State
+from tidefast.core.step import Objective, Step
+from tidefast.core.validation import require_choice, require_count, require_number
 from tidefast.methods.base import Method, registry
-from tidefast.normalization import LAST_LAYERS, Statistics, outside, require_affine_names
-from tidefast.state import State
-from tidefast.step import Objective, Step
-from tidefast.validation import require_choice, require_count, require_number
 
 
 @registry.register("deyo")

@@ -11,19 +11,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tidefast import losses
-from tidefast.arena import Arena
-from tidefast.features import head_of
+from tidefast.core import losses
+from tidefast.core.arena import Arena
+from tidefast.core.network import Network
+from tidefast.core.normalization import Statistics
+from tidefast.core.source import SourceData
+from tidefast.core.state import Field, State, Value
+from tidefast.core.step import Objective, Step
+from tidefast.core.validation import require_count, require_number
 from tidefast.methods.base import registry
-from tidefast.methods.contrastive import class_means
-from tidefast.methods.kept import Kept
-from tidefast.methods.warmup import WarmTeacher
-from tidefast.network import Network
-from tidefast.normalization import Statistics
-from tidefast.source import SourceData
-from tidefast.state import Field, State, Value
-from tidefast.step import Objective, Step
-from tidefast.validation import require_count, require_number
+from tidefast.methods.shared.contrastive import class_means
+from tidefast.methods.shared.kept import Kept
+from tidefast.methods.shared.warmup import WarmTeacher
+from tidefast.probes.features import head_of
 
 _DECAYS = 0.9, 0.999
 _SELECTED = "selected_blocks"

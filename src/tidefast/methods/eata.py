@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from tidefast.core.network import Network
+from tidefast.core.source import SourceData
+from tidefast.core.state import State
+from tidefast.core.step import Objective, Step
+from tidefast.core.validation import require_count, require_number
 from tidefast.methods.base import registry
 from tidefast.methods.eta import ETA
-from tidefast.network import Network
-from tidefast.source import SourceData
-from tidefast.state import State
-from tidefast.step import Objective, Step
-from tidefast.validation import require_count, require_number
 
 
 @registry.register("eata")

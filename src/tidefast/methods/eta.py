@@ -8,12 +8,12 @@ from typing import Any, TypeVar
 
 import torch
 
-from tidefast import losses
+from tidefast.core import losses
+from tidefast.core.network import Network
+from tidefast.core.state import Field, State
+from tidefast.core.step import Objective, Step
+from tidefast.core.validation import require_choice, require_number
 from tidefast.methods.base import Method, registry
-from tidefast.network import Network
-from tidefast.state import Field, State
-from tidefast.step import Objective, Step
-from tidefast.validation import require_choice, require_number
 
 E = TypeVar("E", bound="ETA")
 

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tidefast.features import Features
+from tidefast.core.network import Network
+from tidefast.core.normalization import Statistics
+from tidefast.core.state import State
+from tidefast.core.validation import require_choice, require_count
 from tidefast.methods.base import registry
 from tidefast.methods.source import Source
-from tidefast.network import Network
-from tidefast.normalization import Statistics
-from tidefast.state import State
-from tidefast.validation import require_choice, require_count
+from tidefast.probes.features import Features
 
 
 @registry.register("lame")

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tidefast.arena import Arena
+from tidefast.core.arena import Arena
+from tidefast.core.network import Network
+from tidefast.core.state import Field, State, Value
+from tidefast.core.step import Objective, Step
+from tidefast.core.validation import require_number
 from tidefast.methods.base import registry
-from tidefast.methods.layer_rates import LayerRates, mean_per_tensor, spread
-from tidefast.network import Network
-from tidefast.state import Field, State, Value
-from tidefast.step import Objective, Step
-from tidefast.validation import require_number
+from tidefast.methods.shared.layer_rates import LayerRates, mean_per_tensor, spread
 
 
 @registry.register("law")

@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tidefast import losses
-from tidefast.augmix import AugMix
+from tidefast.augment.augmix import AugMix
+from tidefast.core import losses
+from tidefast.core.network import Network, logits_of
+from tidefast.core.normalization import Statistics
+from tidefast.core.state import State
+from tidefast.core.validation import require_choice, require_count, require_number
 from tidefast.methods.base import registry
 from tidefast.methods.source import Source
-from tidefast.network import Network, logits_of
-from tidefast.normalization import Statistics
-from tidefast.state import State
-from tidefast.validation import require_choice, require_count, require_number
 
 
 @registry.register("memo")

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tidefast import losses
-from tidefast.arena import Arena
+from tidefast.core import losses
+from tidefast.core.arena import Arena
+from tidefast.core.network import Network
+from tidefast.core.state import Field, State, Value
+from tidefast.core.validation import require_number
 from tidefast.methods.base import registry
-from tidefast.methods.layer_rates import LayerRates, mean_per_tensor, spread
-from tidefast.network import Network
-from tidefast.state import Field, State, Value
-from tidefast.validation import require_number
+from tidefast.methods.shared.layer_rates import LayerRates, mean_per_tensor, spread
 
 _EPSILON = 1e-8
 

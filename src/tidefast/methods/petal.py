@@ -10,14 +10,14 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor
 
+from tidefast.core.network import START, Network
+from tidefast.core.source import SourceData
+from tidefast.core.state import Field, State
+from tidefast.core.step import Objective, Step
+from tidefast.core.validation import require_choice, require_count, require_number
 from tidefast.methods.base import registry
 from tidefast.methods.cotta import CoTTA
-from tidefast.methods.swag import weight_average
-from tidefast.network import START, Network
-from tidefast.source import SourceData
-from tidefast.state import Field, State
-from tidefast.step import Objective, Step
-from tidefast.validation import require_choice, require_count, require_number
+from tidefast.methods.shared.swag import weight_average
 
 P = TypeVar("P", bound="PETAL")
 _LEAST_VARIANCE = 1e-6

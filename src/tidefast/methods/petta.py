@@ -11,17 +11,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tidefast import losses
-from tidefast.arena import Arena
-from tidefast.features import Features
+from tidefast.core import losses
+from tidefast.core.arena import Arena
+from tidefast.core.network import Network
+from tidefast.core.normalization import Statistics
+from tidefast.core.source import SourceData
+from tidefast.core.state import Field, State
+from tidefast.core.step import Objective, Step
+from tidefast.core.validation import require_choice, require_count, require_number
 from tidefast.methods.base import registry
-from tidefast.methods.memory import MemoryTeacher, refusable
-from tidefast.network import Network
-from tidefast.normalization import Statistics
-from tidefast.source import SourceData
-from tidefast.state import Field, State
-from tidefast.step import Objective, Step
-from tidefast.validation import require_choice, require_count, require_number
+from tidefast.methods.shared.memory import MemoryTeacher, refusable
+from tidefast.probes.features import Features
 
 
 @registry.register("petta")

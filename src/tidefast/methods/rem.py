@@ -10,14 +10,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from tidefast import losses
+from tidefast.core import losses
+from tidefast.core.network import Network
+from tidefast.core.normalization import Statistics, require_affine_names
+from tidefast.core.state import State
+from tidefast.core.step import Objective, Step
+from tidefast.core.validation import require_count, require_number
 from tidefast.methods.base import Method, registry
-from tidefast.network import Network
-from tidefast.normalization import Statistics, require_affine_names
-from tidefast.state import State
-from tidefast.step import Objective, Step
-from tidefast.tokens import Tokens
-from tidefast.validation import require_count, require_number
+from tidefast.probes.tokens import Tokens
 
 
 @registry.register("rem")

@@ -10,17 +10,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tidefast.features import Features
+from tidefast.core.network import Network
+from tidefast.core.normalization import Statistics
+from tidefast.core.source import SourceData
+from tidefast.core.state import State
+from tidefast.core.step import Objective, Step
+from tidefast.core.validation import require_count, require_number
 from tidefast.methods.base import registry
-from tidefast.methods.contrastive import attach_projector, contrast, prototypes
-from tidefast.methods.kept import Kept
-from tidefast.methods.warmup import WarmTeacher
-from tidefast.network import Network
-from tidefast.normalization import Statistics
-from tidefast.source import SourceData
-from tidefast.state import State
-from tidefast.step import Objective, Step
-from tidefast.validation import require_count, require_number
+from tidefast.methods.shared.contrastive import attach_projector, contrast, prototypes
+from tidefast.methods.shared.kept import Kept
+from tidefast.methods.shared.warmup import WarmTeacher
+from tidefast.probes.features import Features
 
 
 @registry.register("rmt")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tidefast.core.network import Network
+from tidefast.core.state import Field, State
+from tidefast.core.step import Step
+from tidefast.core.validation import require_number
 from tidefast.methods.base import registry
-from tidefast.methods.soft_likelihood import SoftLikelihood
-from tidefast.network import Network
-from tidefast.state import Field, State
-from tidefast.step import Step
-from tidefast.validation import require_number
+from tidefast.methods.shared.soft_likelihood import SoftLikelihood
 
 
 @registry.register("roid")

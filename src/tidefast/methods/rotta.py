@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tidefast.core.network import Network
+from tidefast.core.state import Field, State
+from tidefast.core.step import Objective, Step
+from tidefast.core.validation import require_count
 from tidefast.methods.base import registry
-from tidefast.methods.memory import MemoryTeacher, refusable
-from tidefast.network import Network
-from tidefast.state import Field, State
-from tidefast.step import Objective, Step
-from tidefast.validation import require_count
+from tidefast.methods.shared.memory import MemoryTeacher, refusable
 
 
 @registry.register("rotta")

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from tidefast.core.state import State
+from tidefast.core.step import Objective, Step
+from tidefast.core.validation import require_number
 from tidefast.methods.base import Method, registry
-from tidefast.state import State
-from tidefast.step import Objective, Step
-from tidefast.validation import require_number
 
 
 @registry.register("rpl")

@@ -9,18 +9,18 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from tidefast import losses
-from tidefast.augment import ColourAffineBlur, call_augmentation, require_augmentation
-from tidefast.features import Features
+from tidefast.augment.colour import ColourAffineBlur, call_augmentation, require_augmentation
+from tidefast.core import losses
+from tidefast.core.network import Network
+from tidefast.core.normalization import Statistics
+from tidefast.core.source import SourceData
+from tidefast.core.state import State
+from tidefast.core.step import Objective, Step
+from tidefast.core.validation import require_count, require_number
 from tidefast.methods.base import Method, registry
-from tidefast.methods.contrastive import attach_projector, contrast, prototypes
-from tidefast.methods.kept import Kept
-from tidefast.network import Network
-from tidefast.normalization import Statistics
-from tidefast.source import SourceData
-from tidefast.state import State
-from tidefast.step import Objective, Step
-from tidefast.validation import require_count, require_number
+from tidefast.methods.shared.contrastive import attach_projector, contrast, prototypes
+from tidefast.methods.shared.kept import Kept
+from tidefast.probes.features import Features
 
 
 @registry.register("santa")

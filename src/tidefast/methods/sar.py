@@ -9,14 +9,14 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from tidefast import losses
+from tidefast.core import losses
+from tidefast.core.normalization import LAST_LAYERS, Statistics, outside, require_affine_names
+from tidefast.core.state import State
+from tidefast.core.step import Objective, Step
+from tidefast.core.validation import require_number
 from tidefast.methods.base import Method, registry
-from tidefast.normalization import LAST_LAYERS, Statistics, outside, require_affine_names
 from tidefast.resets.base import Reset
 from tidefast.resets.confidence import Confidence
-from tidefast.state import State
-from tidefast.step import Objective, Step
-from tidefast.validation import require_number
 
 
 @registry.register("sar")

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from tidefast.core.normalization import Statistics
+from tidefast.core.state import State
+from tidefast.core.step import Objective, Step
 from tidefast.methods.base import Method, registry
-from tidefast.normalization import Statistics
-from tidefast.state import State
-from tidefast.step import Objective, Step
 
 
 @registry.register("source")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidefast import losses
+from tidefast.core import losses
+from tidefast.core.state import State
+from tidefast.core.step import Objective, Step
+from tidefast.core.validation import require_choice
 from tidefast.methods.base import Method, registry
-from tidefast.state import State
-from tidefast.step import Objective, Step
-from tidefast.validation import require_choice
 
 
 @registry.register("tent")

@@ -12,16 +12,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parametrize
 
-from tidefast.augment import ColourAffineBlur, call_augmentation
+from tidefast.augment.colour import ColourAffineBlur, call_augmentation
+from tidefast.core.network import START, Network
+from tidefast.core.normalization import Statistics
+from tidefast.core.source import SourceData
+from tidefast.core.state import Field, State, Value
+from tidefast.core.step import Objective, Step
+from tidefast.core.validation import require_count, require_number
 from tidefast.methods.base import registry
-from tidefast.methods.layer_rates import spread
-from tidefast.methods.teacher import MeanTeacher, drawn
-from tidefast.network import START, Network
-from tidefast.normalization import Statistics
-from tidefast.source import SourceData
-from tidefast.state import Field, State, Value
-from tidefast.step import Objective, Step
-from tidefast.validation import require_count, require_number
+from tidefast.methods.shared.layer_rates import spread
+from tidefast.methods.shared.teacher import MeanTeacher, drawn
 
 _UNCERTAINTY_SCALE = 0.1
 

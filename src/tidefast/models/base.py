@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from torch import nn
 
-from tidefast.registry import Registry
+from tidefast.core.registry import Registry
 
 
 class Entry(ABC):

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from importlib import resources
 
-from tidefast.files import write_atomically
+from tidefast.core.files import write_atomically
 from tidefast.report import curves, heatmap, png
 from tidefast.report.markup import Markup, data, element, join
 from tidefast.report.standing import RULE, conclusions

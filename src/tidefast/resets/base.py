@@ -8,11 +8,11 @@ from typing import ClassVar, Literal
 
 from torch import Tensor, nn
 
-from tidefast.network import Network
-from tidefast.registry import Registry
-from tidefast.source import SourceData
-from tidefast.state import Field, State
-from tidefast.step import Step
+from tidefast.core.network import Network
+from tidefast.core.registry import Registry
+from tidefast.core.source import SourceData
+from tidefast.core.state import Field, State
+from tidefast.core.step import Step
 
 Target = Literal["live", "anchor"]
 

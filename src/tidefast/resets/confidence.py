@@ -6,12 +6,12 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from tidefast import losses
-from tidefast.network import Network
+from tidefast.core import losses
+from tidefast.core.network import Network
+from tidefast.core.state import Field, State
+from tidefast.core.step import Step
+from tidefast.core.validation import require_choice, require_number
 from tidefast.resets.base import Reset, Verdict, registry
-from tidefast.state import Field, State
-from tidefast.step import Step
-from tidefast.validation import require_choice, require_number
 
 
 @registry.register("confidence")

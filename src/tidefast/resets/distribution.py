@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from tidefast.network import Network
-from tidefast.outputs import MEANS, VARIANCES, Outputs, of_source
+from tidefast.core.network import Network
+from tidefast.core.source import SourceData
+from tidefast.core.state import Field, State
+from tidefast.core.step import Step
+from tidefast.core.validation import require_count, require_number
+from tidefast.probes.outputs import MEANS, VARIANCES, Outputs, of_source
 from tidefast.resets.base import Reset, Verdict, registry
-from tidefast.source import SourceData
-from tidefast.state import Field, State
-from tidefast.step import Step
-from tidefast.validation import require_count, require_number
 
 
 @registry.register("distribution")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tidefast.core.state import State
+from tidefast.core.step import Step
 from tidefast.resets.base import Reset, Verdict, registry
-from tidefast.state import State
-from tidefast.step import Step
 
 
 @registry.register("never", "none")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidefast.network import Network
+from tidefast.core.network import Network
+from tidefast.core.state import Field, State
+from tidefast.core.step import Step
+from tidefast.core.validation import require_count
 from tidefast.resets.base import Reset, Verdict, registry
-from tidefast.state import Field, State
-from tidefast.step import Step
-from tidefast.validation import require_count
 
 
 @registry.register("periodic", "rdumb")

@@ -7,8 +7,8 @@ import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from tidefast.record import StepRecord
-from tidefast.validation import require_count, require_number
+from tidefast.core.record import StepRecord
+from tidefast.core.validation import require_count, require_number
 
 KINDS = ("resets", "concentration", "disagreement", "input", "nonfinite", "snapshots")
 """Every kind of alarm; the last is about the service, the others about a stream."""

@@ -10,8 +10,8 @@ from torch import nn
 
 from tidefast import bench, models
 from tidefast.bench.assembly import options_of
+from tidefast.core.registry import imported
 from tidefast.datasets.cifar10 import CLASSES
-from tidefast.registry import imported
 from tidefast.serve.service import Service
 from tidefast.serve.settings import Settings
 from tidefast.serve.watch import Watch

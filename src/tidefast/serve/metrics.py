@@ -19,7 +19,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from tidefast.record import StepRecord
+from tidefast.core.record import StepRecord
 from tidefast.serve.alarms import KINDS
 
 OTHER = "other"

@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from tidefast import losses
+from tidefast.core import losses
 from tidefast.errors import SnapshotError
-from tidefast.fleet import Fleet, Taken
+from tidefast.fleet.fleet import Fleet, Taken
 from tidefast.serve import images
 from tidefast.serve.batching import Batcher, Request
 from tidefast.serve.refused import RefusedError

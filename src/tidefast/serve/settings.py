@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tidefast.validation import require_count, require_number
+from tidefast.core.validation import require_count, require_number
 
 TOKEN_LENGTH = 16
 

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tidefast.core.files import LOCK, locked, write_atomically
 from tidefast.errors import SnapshotError
-from tidefast.files import LOCK, locked, write_atomically
-from tidefast.fleet import MANIFEST, Fleet, checked_name, read_manifest
+from tidefast.fleet.fleet import MANIFEST, Fleet, checked_name, read_manifest
 
 _NUMBERED = re.compile(r"\d{6,12}")
 _log = logging.getLogger("tidefast.serve")

@@ -11,10 +11,10 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from tidefast.record import StepRecord
+from tidefast.core.record import StepRecord
+from tidefast.core.validation import require_count
 from tidefast.serve.alarms import ADAPTATION, KINDS, Alarm, Bounds, ImageStatistics, StreamAlarms
 from tidefast.serve.metrics import Metrics
-from tidefast.validation import require_count
 
 __all__ = ["Alarm", "Bounds", "ImageStatistics", "Watch"]
 

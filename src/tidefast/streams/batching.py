@@ -6,8 +6,8 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from tidefast.core.validation import require_choice, require_count
 from tidefast.streams.schedule import Schedule
-from tidefast.validation import require_choice, require_count
 
 Ragged = Literal["keep", "drop"]
 RAGGED: tuple[Ragged, ...] = get_args(Ragged)

@@ -11,11 +11,11 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from tidefast.core.validation import require_count
 from tidefast.corruptions import CCC
 from tidefast.errors import UnknownNameError
 from tidefast.streams.domain import Domain
 from tidefast.streams.schedule import Schedule, Stretch
-from tidefast.validation import require_count
 
 Cell: TypeAlias = tuple[int, int]
 

@@ -11,6 +11,7 @@ from typing import ClassVar, Literal, get_args
 
 import numpy as np
 
+from tidefast.core.validation import require_choice, require_count, require_number
 from tidefast.streams.ccc import LEVELS, Cell, endless_chain, noise_types, walk
 from tidefast.streams.ccc_images import CCCImages
 from tidefast.streams.images import Data, LabelledImages, labelled_images
@@ -19,7 +20,6 @@ from tidefast.streams.matrix import Matrix, matrix_of
 from tidefast.streams.named import Recipe, registry
 from tidefast.streams.rendering import Rendering
 from tidefast.streams.schedule import Schedule, Stretch
-from tidefast.validation import require_choice, require_count, require_number
 
 Redraw = Literal["pair", "cell"]
 REDRAWS: tuple[Redraw, ...] = get_args(Redraw)

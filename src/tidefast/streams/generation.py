@@ -14,11 +14,12 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from tidefast.core.files import LOCK, locked, write_atomically, written_atomically
+from tidefast.core.validation import require_choice, require_count
 from tidefast.corruptions.severity import Scale
 from tidefast.datasets import ImageFolder
 from tidefast.datasets.picture import require_pillow
 from tidefast.errors import FolderError
-from tidefast.files import LOCK, locked, write_atomically, written_atomically
 from tidefast.streams import jpeg
 from tidefast.streams.ccc_images import CCCImages
 from tidefast.streams.ccc_recipes import CCCRecipe
@@ -27,7 +28,6 @@ from tidefast.streams.pool import mapped
 from tidefast.streams.schedule import Schedule, Stretch
 from tidefast.streams.shard_files import Info, ShardWriter, folder_name, index_of, shard_name
 from tidefast.streams.stream import Stream
-from tidefast.validation import require_choice, require_count
 
 Kind = Literal["jpg", "png"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

@@ -10,7 +10,7 @@ from typing import SupportsIndex
 
 import numpy as np
 
-from tidefast.files import written_atomically
+from tidefast.core.files import written_atomically
 from tidefast.streams.batch import Pixels, Span
 from tidefast.streams.images import LabelledImages
 from tidefast.streams.seekable import Seekable

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tidefast.core.files import write_atomically
 from tidefast.corruptions.names import CCC, canonical
 from tidefast.datasets.errors import DatasetError
 from tidefast.datasets.plainpickle import read_pickle
 from tidefast.errors import FORMER_NAME, of_former_name
-from tidefast.files import write_atomically
 from tidefast.streams.ccc import GRID, Cell, find_path, synthetic_matrix
 
 BUNDLED = "bundled_ccc.npz"

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from tidefast import datasets
+from tidefast.core.registry import Registry
+from tidefast.core.validation import require_count, require_number
 from tidefast.corruptions.severity import Scale
-from tidefast.registry import Registry
 from tidefast.streams.batching import Ragged
 from tidefast.streams.ccc import chained_walks, find_path, noise_chain, noise_types, synthetic_matrix
 from tidefast.streams.domain import Domain
@@ -21,7 +22,6 @@ from tidefast.streams.request import Request
 from tidefast.streams.schedule import Schedule, hold, join
 from tidefast.streams.seekable import Seekable
 from tidefast.streams.stream import Noise, Stream
-from tidefast.validation import require_count, require_number
 
 
 @dataclass(frozen=True)

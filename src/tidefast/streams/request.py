@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tidefast.core.validation import require_count
 from tidefast.corruptions.severity import Scale
 from tidefast.streams.batching import Ragged
 from tidefast.streams.order import Order
-from tidefast.validation import require_count
 
 
 @dataclass(frozen=True)

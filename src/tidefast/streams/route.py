@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tidefast.validation import require_count, require_number
+from tidefast.core.validation import require_count, require_number
 
 Whole = npt.NDArray[np.int64]
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from tidefast.core.validation import require_count
 from tidefast.streams.domain import Domain
-from tidefast.validation import require_count
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator
 from typing import SupportsIndex
 
+from tidefast.core.validation import require_count
 from tidefast.streams.batch import Batch, Pixels, Span
 from tidefast.streams.prefetch import prefetched
-from tidefast.validation import require_count
 
 
 class Seekable(ABC):

@@ -19,9 +19,9 @@ from typing import IO
 import numpy as np
 import numpy.typing as npt
 
+from tidefast.core.files import write_atomically
 from tidefast.corruptions.names import CCC, canonical
 from tidefast.datasets.errors import DatasetError
-from tidefast.files import write_atomically
 from tidefast.streams.domain import Domain
 
 _INDEX_FORMAT = "tidefast shard index 1"

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
+from tidefast.core.validation import require_choice, require_count
 from tidefast.datasets.errors import DatasetError
 from tidefast.streams.batch import Pixels, Span
 from tidefast.streams.batching import RAGGED, Ragged
@@ -23,7 +24,6 @@ from tidefast.streams.named import Recipe, registry
 from tidefast.streams.request import Request
 from tidefast.streams.seekable import Seekable
 from tidefast.streams.shard_files import ShardIndex, folder_name, index_of, shard_name
-from tidefast.validation import require_choice, require_count
 
 Place = tuple[int, int]
 """Of a sample: its shard, and its number there."""

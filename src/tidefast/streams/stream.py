@@ -6,6 +6,7 @@ from typing import Literal, SupportsIndex, get_args
 
 import numpy as np
 
+from tidefast.core.validation import require_choice, require_count
 from tidefast.corruptions.severity import Scale, require_scale
 from tidefast.streams.batch import Pixels, Span
 from tidefast.streams.batching import Batching, Ragged
@@ -15,7 +16,6 @@ from tidefast.streams.passes import RENEWALS, Passes, Renewal
 from tidefast.streams.rendering import Corrupted, Rendering
 from tidefast.streams.schedule import Schedule
 from tidefast.streams.seekable import Seekable
-from tidefast.validation import require_choice, require_count
 
 Noise = Literal["fresh", "fixed"]
 NOISES: tuple[Noise, ...] = get_args(Noise)

@@ -8,6 +8,7 @@ from typing import SupportsIndex
 
 import numpy as np
 
+from tidefast.core.validation import require_count
 from tidefast.streams.batch import Pixels, Span
 from tidefast.streams.domain import Domain
 from tidefast.streams.images import LabelledImages
@@ -17,7 +18,6 @@ from tidefast.streams.route import InTurn, Route
 from tidefast.streams.schedule import hold
 from tidefast.streams.seekable import Seekable
 from tidefast.streams.stream import Stream
-from tidefast.validation import require_count
 
 
 class Tour(Seekable):

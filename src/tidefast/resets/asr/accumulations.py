@@ -10,9 +10,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from tidefast.registry import Registry
+from tidefast.core.registry import Registry
+from tidefast.core.state import Lifetime
 from tidefast.resets.asr.part import Part
-from tidefast.state import Lifetime
 
 
 @dataclass(frozen=True)

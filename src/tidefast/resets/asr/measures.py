@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tidefast import losses
-from tidefast.network import Network
-from tidefast.registry import Registry
+from tidefast.core import losses
+from tidefast.core.network import Network
+from tidefast.core.registry import Registry
+from tidefast.core.source import SourceData
+from tidefast.core.step import Step
+from tidefast.core.validation import require_count, require_number
 from tidefast.resets.asr.part import Part
-from tidefast.source import SourceData
-from tidefast.step import Step
-from tidefast.validation import require_count, require_number
 
 PROBE = "asr_probe"
 """The constant that holds the images of a `Probe`."""

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar, overload
 
-from tidefast.registry import Registry
+from tidefast.core.registry import Registry
 
 Spelled: TypeAlias = str | Mapping[str, Any]
 """A part by name, such as "interval:every=512", or as a mapping with its name and options."""

@@ -9,8 +9,12 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from tidefast.arena import Rounding, Unit
-from tidefast.network import Network
+from tidefast.core.arena import Rounding, Unit
+from tidefast.core.network import Network
+from tidefast.core.source import SourceData
+from tidefast.core.state import Field, State
+from tidefast.core.step import Step
+from tidefast.core.validation import require_choice, require_number
 from tidefast.resets.asr import accumulations, expressions, extents, measures, triggers
 from tidefast.resets.asr.accumulations import Accumulation
 from tidefast.resets.asr.expressions import Momentum, Strength
@@ -19,10 +23,6 @@ from tidefast.resets.asr.measures import Measure
 from tidefast.resets.asr.part import Chosen
 from tidefast.resets.asr.triggers import Trigger
 from tidefast.resets.base import Reset, Target, Verdict, registry
-from tidefast.source import SourceData
-from tidefast.state import Field, State
-from tidefast.step import Step
-from tidefast.validation import require_choice, require_number
 
 
 @registry.register("asr")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tidefast.registry import Registry
+from tidefast.core.registry import Registry
+from tidefast.core.validation import require_count, require_number
 from tidefast.resets.asr.part import Part
-from tidefast.validation import require_count, require_number
 
 
 @dataclass(frozen=True)

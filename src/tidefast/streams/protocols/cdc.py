@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from tidefast.core.validation import require_choice
 from tidefast.streams.images import Data
 from tidefast.streams.named import registry
 from tidefast.streams.protocols.in_c import Subset
 from tidefast.streams.request import Request
 from tidefast.streams.route import Route, Runs, Segments
 from tidefast.streams.tour import Tour, recurring_tour
-from tidefast.validation import require_choice
 
 ROUTES = ("dirichlet", "multinomial")
 

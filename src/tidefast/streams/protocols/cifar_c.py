@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from tidefast.core.validation import require_choice
 from tidefast.datasets import cifar_c
 from tidefast.streams.images import LabelledImages
 from tidefast.streams.named import registry
 from tidefast.streams.protocols.files import Files, Place
-from tidefast.validation import require_choice
 
 _NEEDS = (
     "root: {name} with root/<corruption>.npy and root/labels.npy, or the folder around it; or data: the test images "

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from tidefast.core.validation import require_count, require_number
 from tidefast.streams.named import registry
 from tidefast.streams.order import ByLabel, Dirichlet, Order
 from tidefast.streams.protocols.files import IMAGENET_C_LAYOUT, ImageNetC
-from tidefast.validation import require_count, require_number
 
 _NAMES = {
     "gauss": "gaussian_noise",

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from tidefast.core.validation import require_choice
 from tidefast.datasets import Chosen, DatasetError, draw_subset, read_ids
 from tidefast.datasets.choice import digest, places_of
 from tidefast.streams.images import Data, LabelledImages
@@ -15,7 +16,6 @@ from tidefast.streams.order import AsGiven, Order
 from tidefast.streams.protocols.files import IMAGENET_C_LAYOUT, ImageNetC, Place
 from tidefast.streams.rendering import Rendering
 from tidefast.streams.stored import Stored
-from tidefast.validation import require_choice
 
 SUBSETS = ("random", "robustbench")
 SHA256_OF_ALL = "5896a18050258f157d075e28493e740f844e9da35a06a06cb8a74bdc86106363"

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from tidefast.core.validation import require_count
 from tidefast.datasets import Chosen, DatasetError, d109
 from tidefast.datasets.d109 import DOMAINS
 from tidefast.streams.domain import Domain
@@ -16,7 +17,6 @@ from tidefast.streams.named import Recipe, registry
 from tidefast.streams.protocols.files import Place
 from tidefast.streams.request import Request
 from tidefast.streams.tour import Tour, recurring_tour
-from tidefast.validation import require_count
 
 _SPLIT_SEED = 109
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from tidefast.core.validation import require_number
 from tidefast.streams.named import registry
 from tidefast.streams.order import Order, SlotDirichlet
 from tidefast.streams.passes import Renewal
 from tidefast.streams.protocols.cin_c import ORDERS
 from tidefast.streams.protocols.in_c import Subset
-from tidefast.validation import require_number
 
 
 @registry.register("petta-recurring")

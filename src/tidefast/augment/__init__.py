@@ -1,0 +1,1 @@
+"""Augmentations of a batch of images in [0, 1]."""

@@ -1,0 +1,131 @@
+"""A private copy of the caller's network that shares every frozen weight with it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from tidefast.core.arena import Arena
+from tidefast.core.normalization import Statistics
+from tidefast.core.snapshot import digest_of
+
+START = "start"
+"""The constant, where a method prepares one, at which its adapted parameters begin in place of the caller's."""
+
+_RANK_OF_CONVOLUTION = ((nn.Conv1d, 3), (nn.Conv2d, 4), (nn.Conv3d, 5))
+
+
+class Network:
+    """The private copy: `configure` prepares it and names the parameters that go into the arena.
+
+    Only the module tree and the adapted tensors are copied; frozen parameters and buffers are the caller's
+    own memory. Calling it gives logits [batch, classes], whatever the model wraps them in.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        configure: Callable[[nn.Module, Statistics], Sequence[str]] = lambda module, statistics: (),
+    ) -> None:
+        self.module, rewrap = _private_copy(model)
+        self.statistics = Statistics(self.module)
+        names = configure(self.module, self.statistics)
+        self._all_tensors = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
+        self.arena = Arena(self.module, names)
+        self.model: nn.Module = rewrap(self.module)
+        self.constants: dict[str, Tensor] = {}
+        """What the method, and the reset policy, computed from source data."""
+        reference = next((t for t in self._all_tensors.values() if t.is_floating_point()), self.arena.values)
+        self.dtype, self.device = reference.dtype, reference.device
+
+    def __call__(self, images: Tensor) -> Tensor:
+        if self.channels_last and images.dim() == 4:
+            images = images.contiguous(memory_format=torch.channels_last)
+        if torch.is_autocast_enabled(images.device.type):
+            torch.clear_autocast_cache()  # it holds copies of parameters that may have changed since
+        return logits_of(self.model(images))
+
+    @cached_property
+    def channels_last(self) -> bool:
+        """Whether the caller laid the weights out in channels_last; images then follow."""
+        return any(
+            tensor.dim() == 4 and not tensor.is_contiguous() and tensor.is_contiguous(memory_format=torch.channels_last)
+            for tensor in self._all_tensors.values()
+        )
+
+    @torch.no_grad()
+    def source_logits(self, images: Tensor, *, running_statistics: bool = False) -> Tensor:
+        """What the network says with the source parameters (and, if asked, the source's statistics)."""
+        with self.arena.holding(self.arena.source):
+            if running_statistics:
+                with self.statistics.of_source():
+                    return self(images)
+            return self(images)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Digest of names, shapes, types and values of the source network's tensors."""
+        return digest_of(self._all_tensors)
+
+    @cached_property
+    def image_rank(self) -> int | None:
+        """Number of dimensions a batch must have; None when the layers do not tell."""
+        for module in self.module.modules():
+            for kind, rank in _RANK_OF_CONVOLUTION:
+                if isinstance(module, kind):
+                    return rank
+        return None
+
+
+def logits_of(output: Any) -> Tensor:
+    """The logits inside what a model returned: a tensor, a tuple's first entry, `.logits` or `["logits"]`.
+
+    >>> logits_of((torch.zeros(2, 3), "features")).shape
+    torch.Size([2, 3])
+    """
+    if isinstance(output, dict) and "logits" in output:
+        output = output["logits"]
+    elif not isinstance(output, Tensor) and hasattr(output, "logits"):
+        output = output.logits
+    elif isinstance(output, (tuple, list)) and output:
+        output = output[0]
+    if not isinstance(output, Tensor):
+        raise TypeError(
+            f"the model returned {type(output).__name__}; expected logits [batch, classes], a tuple that starts with "
+            "them, or an object with .logits"
+        )
+    if output.dim() != 2:
+        raise ValueError(
+            f"the model returned a tensor of shape {tuple(output.shape)}; expected logits [batch, classes]"
+        )
+    return output.float() if output.dtype in (torch.float16, torch.bfloat16) else output
+
+
+def _private_copy(model: nn.Module) -> tuple[nn.Module, Callable[[nn.Module], nn.Module]]:
+    """A copy of the module tree in eval mode over the caller's tensors, and what wraps it as the caller had it."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"expected a torch.nn.Module, got {type(model).__name__}")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise TypeError("a TorchScript model cannot be adapted: pass the eager model it was made from")
+
+    rewrap: Callable[[nn.Module], nn.Module] = nn.Module.eval
+    if hasattr(model, "_orig_mod") and hasattr(model, "dynamo_ctx"):  # what torch.compile returns
+        rewrap, model = cast(Any, model).dynamo_ctx, cast(nn.Module, model._orig_mod)
+    if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
+        model = model.module
+    memo: dict[int, Any] = {}
+    for module in model.modules():
+        for value in [*module._parameters.values(), *module._buffers.values(), *vars(module).values()]:
+            if is_lazy(value):
+                raise ValueError("the model has lazy layers that were never run: call it once on a batch first")
+            if isinstance(value, nn.Parameter):
+                memo[id(value)] = nn.Parameter(value.detach(), requires_grad=False)
+            elif isinstance(value, Tensor):
+                memo[id(value)] = value.detach()
+    return copy.deepcopy(model, memo).requires_grad_(False).eval(), rewrap

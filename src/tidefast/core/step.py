@@ -1,0 +1,86 @@
+"""What methods and reset policies see of one adapting call, and what a method answers."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from tidefast.core.network import Network
+from tidefast.core.state import Value
+
+_HALF_PRECISION_LOSS_SCALE = 2.0**10
+
+
+@dataclass
+class Step:
+    """What the hooks see of one adapting call."""
+
+    number: int
+    """1 for the first step of the stream."""
+    images: Tensor
+    logits: Tensor
+    """[batch, classes], of before this step's update: what `Method.forward` gave, attached to the graph."""
+    network: Network
+    constants: Mapping[str, Tensor]
+    """What `Method.prepare` computed from source data."""
+    seed: int
+    optimizer: torch.optim.Optimizer | None = None
+    """What makes the update, over the arena's one parameter."""
+    objective: Objective | None = None
+    """What the method made of the batch; set once its gradient is there."""
+    _source_logits: dict[bool, Tensor] = field(default_factory=dict)
+
+    @property
+    def num_classes(self) -> int:
+        return self.logits.shape[1]
+
+    @property
+    def answer(self) -> Tensor:
+        """The logits that the caller gets, but for `Method.output`, and that policies judge; without a graph."""
+        own = None if self.objective is None else self.objective.answer
+        return self.logits.detach() if own is None else own
+
+    @functools.cached_property
+    def generator(self) -> torch.Generator:
+        """Randomness of this step: a function of the adapter's seed and the step's number alone."""
+        return torch.Generator().manual_seed((self.seed * 0x9E3779B97F4A7C15 + self.number) % 2**63)
+
+    def backward(self, loss: Tensor, *, retain_graph: bool = False) -> None:
+        """Add the gradient of `loss` to the arena's; scaled on the way where float16 would lose small values."""
+        arena = self.network.arena
+        if torch.is_autocast_enabled(arena.gradients.device.type) and (
+            torch.get_autocast_dtype(arena.gradients.device.type) == torch.float16
+        ):
+            arena.gradients.mul_(_HALF_PRECISION_LOSS_SCALE)
+            torch.autograd.backward(loss * _HALF_PRECISION_LOSS_SCALE, retain_graph=retain_graph)
+            arena.gradients.div_(_HALF_PRECISION_LOSS_SCALE)
+        else:
+            torch.autograd.backward(loss, retain_graph=retain_graph)
+
+    def source_logits(self, *, running_statistics: bool = False) -> Tensor:
+        """The source model's logits for these images, computed once however many ask."""
+        if running_statistics not in self._source_logits:
+            self._source_logits[running_statistics] = self.network.source_logits(
+                self.images, running_statistics=running_statistics
+            )
+        return self._source_logits[running_statistics]
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A method's answer to a batch."""
+
+    loss: Tensor | None
+    """Scalar; None when no sample contributes, and then there is no gradient."""
+    selected: int
+    """Samples that contributed."""
+    updates: Mapping[str, Value] = field(default_factory=dict)
+    """New values of declared state; they take effect only if the step turns out sound."""
+    step: bool = True
+    """Whether the optimiser steps."""
+    answer: Tensor | None = None
+    """Logits [batch, classes] to answer with in place of `Step.logits`; no graph."""

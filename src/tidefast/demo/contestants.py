@@ -1,0 +1,54 @@
+"""Who takes part: each contestant is a method with a reset policy, under the published settings for CIFAR."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tidefast.bench import Component
+from tidefast.core.validation import require_choice
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """One method with one reset policy; `key` is for the command line, `label` for people."""
+
+    key: str
+    label: str
+    method: Component
+    reset: Component
+    cost: float
+    """Roughly, its passes through the network per batch: the dearest start first, so that no core idles at the end."""
+
+
+def lineup(steps: int, full: bool = False, keys: Sequence[str] | None = None) -> list[Contestant]:
+    """The contestants of a stream of `steps` batches, in the order of the report; `keys` picks some of all.
+
+    >>> [contestant.key for contestant in lineup(800)]
+    ['source', 'batchnorm', 'tent', 'eta', 'eta+rdumb', 'eta+asr', 'roid+asr']
+    """
+    eta, roid, tent = Component("eta", {"similarity_margin": 0.4}), Component("roid"), Component("tent")
+    # RDumb's published period is 1000 of tens of thousands of batches; four episodes show what it does here.
+    never, asr, rdumb = Component("never"), Component("asr"), Component("periodic", {"every": max(1, steps // 4)})
+    main = [
+        Contestant("source", "source", Component("source"), never, 1.0),
+        Contestant("batchnorm", "batch statistics", Component("batchnorm"), never, 1.0),
+        Contestant("tent", "Tent", tent, never, 3.0),
+        Contestant("eta", "ETA", eta, never, 3.0),
+        Contestant("eta+rdumb", "ETA + RDumb", eta, rdumb, 3.0),
+        Contestant("eta+asr", "ETA + ASR", eta, asr, 4.0),
+        Contestant("roid+asr", "ROID + ASR", roid, asr, 6.0),
+    ]
+    more = [
+        Contestant("tent+asr", "Tent + ASR", tent, asr, 4.0),
+        Contestant("roid", "ROID", roid, never, 5.0),
+        Contestant("roid+rdumb", "ROID + RDumb", roid, rdumb, 5.0),
+        Contestant("cmf", "CMF", Component("cmf"), never, 5.0),
+        Contestant("sar", "SAR", Component("sar"), never, 5.0),
+    ]
+    if keys is None:
+        return main + more if full else main
+    known = {contestant.key: contestant for contestant in main + more}
+    for key in keys:
+        require_choice("contestants", key, known)
+    return [contestant for key, contestant in known.items() if key in keys]

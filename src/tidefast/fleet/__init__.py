@@ -1,0 +1,5 @@
+"""Many streams over one set of frozen weights."""
+
+from tidefast.fleet.fleet import Fleet
+
+__all__ = ["Fleet"]

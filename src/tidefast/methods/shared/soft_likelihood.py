@@ -1,0 +1,81 @@
+"""The objective that ROID and CMF share: certain and diverse samples, soft likelihood ratio, consistency."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tidefast.augment.colour import ColourAffine, call_augmentation, require_augmentation
+from tidefast.core import losses
+from tidefast.core.network import Network
+from tidefast.core.state import Field, State
+from tidefast.core.step import Objective, Step
+from tidefast.core.validation import require_choice, require_count, require_number
+from tidefast.methods.base import Method
+
+
+@dataclass(frozen=True)
+class SoftLikelihood(Method):
+    """L = 1/B sum over kept samples of w_i (SLR(z_i) + SCE(z_i, z_i of the augmented image)).
+
+    w_i = exp(diversity x certainty / temperature); samples less diverse than the batch's mean are dropped.
+    """
+
+    probs_momentum: float = 0.9
+    """Of the moving average of class probabilities that diversity is measured against."""
+    temperature: float = 1 / 3
+    consistency: bool = True
+    prior_correction: bool = True
+    augment: Callable[..., Tensor] | None = None
+    """A callable on a batch in [0, 1]; None: colour jitter, small affine motion and flip."""
+    batch_size: int | None = None
+    """What the loss is divided by; None: the size of the batch at hand."""
+    objective: str = "entropy"
+    """"come" puts the opinion entropy in the place of SLR; "entropy" leaves the loss as published."""
+
+    def __post_init__(self) -> None:
+        require_number("probs_momentum", self.probs_momentum, 0.0, 1.0)
+        require_number("temperature", self.temperature, 0.0, low_open=True)
+        require_choice("objective", self.objective, losses.OBJECTIVES)
+        if self.batch_size is not None:
+            require_count("batch_size", self.batch_size)
+        require_augmentation(self.augment)
+
+    def fields(self, network: Network, num_classes: int) -> list[Field]:
+        like = network.arena.values
+        return [Field("class_probabilities", lambda: like.new_full((num_classes,), 1.0 / num_classes))]
+
+    def loss(self, step: Step, state: State) -> Objective:
+        average = state.tensor("class_probabilities")
+        with torch.no_grad():
+            probabilities = step.logits.softmax(1)
+            diversity = losses.rescale(1.0 - losses.cosine_to(average, probabilities))
+            kept = diversity >= diversity.mean()
+            certainty = losses.rescale(-losses.entropy(step.logits))
+            weights = torch.exp(diversity * certainty / self.temperature)[kept]
+            average = self.probs_momentum * average + (1.0 - self.probs_momentum) * probabilities.mean(0)
+        logits = step.logits[kept]
+        come = self.objective == "come"
+        per_sample = losses.opinion_entropy(logits) if come else losses.soft_likelihood_ratio(logits)
+        if self.consistency:
+            views = call_augmentation(self.augment or ColourAffine(), step.images[kept], step.generator)
+            per_sample = per_sample + losses.symmetric_cross_entropy(logits, step.network(views))
+        loss = (weights * per_sample).sum() / (self.batch_size or len(step.logits))
+        return Objective(loss, selected=len(logits), updates={"class_probabilities": average})
+
+    def output(self, logits: Tensor) -> Tensor:
+        return correct_prior(logits) if self.prior_correction else logits
+
+    def passes(self, selected: float) -> tuple[float, float]:
+        views = selected if self.consistency else 0.0
+        return 1.0 + views, 1.0 + views
+
+
+def correct_prior(logits: Tensor) -> Tensor:
+    """Multiply each class column by its smoothed share of the batch's predictions."""
+    prior = logits.softmax(1).mean(0)
+    smooth = max(1.0 / logits.shape[0], 1.0 / logits.shape[1]) / prior.max()
+    return logits * (prior + smooth) / (1.0 + smooth * logits.shape[1])

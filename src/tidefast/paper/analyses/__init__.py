@@ -1,0 +1,23 @@
+"""One file per analysis; importing this registers them all."""
+
+from tidefast.paper.analyses import (  # noqa: F401 - each registers itself
+    batch_size,
+    collapse,
+    concentration,
+    cost,
+    dynamics,
+    false_positives,
+    groups,
+    imbalance,
+    measures,
+    proximity,
+    recovery,
+    resets,
+    schedules,
+    sensitivity,
+    stability,
+    variance,
+)
+from tidefast.paper.analysis import registry
+
+__all__ = ["registry"]

@@ -1,0 +1,170 @@
+"""Accuracy against the size of batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tidefast.bench.experiment import Experiment
+from tidefast.bench.results import Run
+from tidefast.paper import figure, naming, varied
+from tidefast.paper.analysis import Analysis, Finding, frame, registry
+from tidefast.paper.setting import LEVELS, Setting
+from tidefast.paper.strokes import marked
+from tidefast.paper.varied import Line
+from tidefast.report.sheet import Row, Sheet, number
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+CONTESTANTS = ("never", "RDumb", "ASR")
+MEAN = "mean"
+PANELS = 4
+"""At most so many streams are drawn, their mean included."""
+
+Grid = dict[str, dict[str, dict[float, float]]]
+"""Accuracies by stream, contestant and size."""
+
+
+@registry.register("batch-size")
+class BatchSize(Analysis):
+    """Do resets still help when batches are small?"""
+
+    title = "Accuracy against the size of batches"
+    paper = ("figure batch", "table 24")
+
+    def experiments(self, setting: Setting) -> list[Experiment]:
+        usual = (64, 32, 16, 8) if setting.name == "mini" else (128, 64, 32, 16)
+        places = [
+            setting.ccc(level, speed=setting.speeds[0], seed=43, batch=size)
+            for level in LEVELS
+            for size in (*usual, *((4, 2) if level == "easy" else ()))
+        ]
+        return [setting.experiment(place, "ROID", reset) for place in places for reset in CONTESTANTS]
+
+    def evaluate(self, runs: list[Run]) -> Finding:
+        found = varied.lines(runs, _size, lambda experiment: {"batch": None, "steps": None})
+        varied.need(found, "some of one contestant on one stream with batches of several sizes")
+        grid = _grid(found)
+        sizes = sorted({size for line in found for size in line.numbers}, reverse=True)
+        rows = tuple(
+            Row(f"{contestant}, {stream}", tuple(number(shares.get(size), 2) for size in sizes), stream)
+            for stream, contestants in grid.items()
+            for contestant, shares in contestants.items()
+        )
+        few = _fewer(found)
+        sheet = Sheet(
+            "batch-size",
+            "Accuracy in % by images per batch",
+            "contestant",
+            tuple(f"{size:g}" for size in sizes),
+            rows,
+            ("Neither intervals nor learning rates are scaled with the size.",)
+            + ((f"Fewer images were seen in batches of {_listed(few)}.",) if few else ()),
+        )
+        cells = [
+            (stream, contestant, size, share)
+            for stream, contestants in grid.items()
+            for contestant, shares in contestants.items()
+            for size, share in shares.items()
+        ]
+        runs_of = frame(("stream", "contestant", "batch", "accuracy"), cells)
+        return Finding({"runs": runs_of}, (sheet,), lambda: _draw(grid, few), tuple(_remarks(grid, few)))
+
+
+def _size(run: Run) -> float:
+    return float(run.experiment.batch or np.median(run.steps["images"]))
+
+
+def _grid(found: Sequence[Line]) -> Grid:
+    """Accuracies by stream, contestant and size; of several streams also their mean, where all have the size."""
+    commons = [line.common for line in found]
+    streams, contestants = naming.streams(commons), naming.contestants(commons)
+    grid: Grid = {}
+    for stream, contestant, line in zip(streams, contestants, found, strict=True):
+        grid.setdefault(stream, {})[contestant] = dict(zip(line.numbers, line.accuracies, strict=True))
+    if len(grid) > 1:
+        means: dict[str, dict[float, float]] = {}
+        for contestant in dict.fromkeys(contestants):
+            all_of = [of.get(contestant, {}) for of in grid.values()]
+            sizes = [size for size in all_of[0] if all(size in one for one in all_of)]
+            if sizes:
+                means[contestant] = {size: sum(one[size] for one in all_of) / len(all_of) for size in sizes}
+        if means:
+            grid[MEAN] = means
+    return grid
+
+
+def _fewer(found: Sequence[Line]) -> list[float]:
+    """The sizes at which fewer images were seen than at others."""
+    few = set()
+    for line in found:
+        seen = {size: sum(int(run.steps["images"].sum()) for run in runs) for size, runs in line.points.items()}
+        few |= {size for size, images in seen.items() if images < 0.9 * max(seen.values())}
+    return sorted(few)
+
+
+def _remarks(grid: Grid, few: Sequence[float]) -> list[str]:
+    said = []
+    for stream, contestants in grid.items():
+        sizes = [size for size in next(iter(contestants.values())) if all(size in one for one in contestants.values())]
+        if len(contestants) < 2 or not sizes:
+            continue
+        best = {size: max(contestants, key=lambda name, at=size: contestants[name][at]) for size in sizes}  # type: ignore[misc]  # mypy takes a lambda with a default for one without
+        by = {name: [size for size in sizes if best[size] == name] for name in dict.fromkeys(best.values())}
+        told = "; ".join(f"{name} at {_listed(of)}" for name, of in by.items())
+        ours = [name for name in contestants if name.split(", ")[0].endswith("+ ASR")]
+        verdict = ""
+        if ours:
+            everywhere = all(name in ours for name in by)
+            verdict = (
+                ": ASR is best at every size, as in the paper" if everywhere else ": ASR is not best at every size"
+            )
+        said.append(f"{stream}: best by images per batch: {told}{verdict}.")
+        like = [size for size in sizes if size not in few]
+        if len(like) > 1:
+            falls = {name: shares[like[-1]] - shares[like[0]] for name, shares in contestants.items()}
+            least = min(falls, key=lambda name: falls[name])
+            told = ", ".join(f"{name} {fall:.1f}" for name, fall in falls.items())
+            said.append(
+                f"{stream}: from {like[-1]:g} down to {like[0]:g} images accuracy falls by {told} points, "
+                f"the least for {least}."
+            )
+    return said
+
+
+def _listed(sizes: Sequence[float]) -> str:
+    words = [f"{size:g}" for size in sorted(sizes)]
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+
+
+def _draw(grid: Grid, few: Sequence[float]) -> Figure:
+    shown = [
+        *[stream for stream in grid if stream != MEAN][: PANELS - (MEAN in grid)],
+        *([MEAN] if MEAN in grid else []),
+    ]
+    drawn, axes = figure.panels(1, len(shown), width=min(figure.PAGE, 0.6 + 1.9 * len(shown)), height=2.3, sharey=True)
+    looks = marked(list(dict.fromkeys(name for stream in shown for name in grid[stream])))
+    for one, stream in zip(axes[0], shown, strict=True):
+        for name, shares in grid[stream].items():
+            one.plot(list(shares), list(shares.values()), label=name, **looks[name])
+            hollow = [size for size in shares if size in few]
+            look = looks[name] | {"linestyle": "none", "mfc": "white", "zorder": 3}
+            one.plot(hollow, [shares[size] for size in hollow], **look)
+        one.set_title(f"{stream} of the streams" if stream == MEAN else stream)
+        _sizes(one, sorted({size for shares in grid[stream].values() for size in shares}))
+    axes[0][0].set_ylabel("accuracy, %")
+    if few:
+        axes[0][0].plot([], [], "o", mfc="white", mec=figure.GREY, label="fewer images seen")
+    figure.legend(drawn, axes[0])
+    return drawn
+
+
+def _sizes(axes: Axes, sizes: Sequence[float]) -> None:
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(sizes, [f"{size:g}" for size in sizes])
+    axes.minorticks_off()
+    axes.set_xlabel("images per batch")

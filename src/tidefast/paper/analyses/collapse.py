@@ -1,0 +1,207 @@
+"""Which classes are predicted, along the stream: a model that collapses empties nearly all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tidefast.bench import metrics
+from tidefast.bench.experiment import Experiment
+from tidefast.bench.results import Run
+from tidefast.paper import figure, naming, timeline
+from tidefast.paper.analysis import Analysis, Finding, frame, registry
+from tidefast.paper.setting import Setting
+from tidefast.paper.strokes import strokes
+from tidefast.report.sheet import Cell, Row, Sheet, number
+from tidefast.report.standing import effective_classes
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LABELS = "true labels"
+SHOWN = 3
+"""At most so many contestants are drawn, beside the labels."""
+DEEP = 2.0
+"""The darkest colour: a class has so many times its share among equals."""
+
+STEADY = 0.95
+"""Predictions are biased when fewer classes are in use than this share of those among the labels."""
+
+
+@dataclass(frozen=True, eq=False)
+class Use:
+    """How often classes were predicted."""
+
+    counts: metrics.Counts
+    """Of all classes, [batches, classes]."""
+    block: int
+    chosen: metrics.Counts
+    """The classes that are looked at one by one."""
+    histogram: metrics.Counts
+    """Of the chosen ones, [blocks, chosen]."""
+
+    @property
+    def shares(self) -> metrics.Floats:
+        """The histogram as shares of all predictions of a block."""
+        starts = np.arange(0, len(self.counts), self.block)
+        total = np.add.reduceat(self.counts.sum(axis=1), starts)
+        return self.histogram / np.maximum(total, 1)[:, None]
+
+    @property
+    def spread(self) -> metrics.Floats:
+        """Effective number of classes of each block: exp of the entropy."""
+        starts = range(0, len(self.counts), self.block)
+        return np.array([effective_classes(self.counts[start : start + self.block]) for start in starts])
+
+    def quarter(self, which: int) -> metrics.Counts:
+        """The counts of a quarter of the stream; 0 is the first, 3 the last."""
+        return np.array_split(self.counts, 4)[which]
+
+    @property
+    def missing(self) -> float:
+        """The share of the chosen classes that the last quarter never predicts."""
+        return float((self.quarter(3)[:, self.chosen].sum(axis=0) == 0).mean())
+
+    @property
+    def largest(self) -> float:
+        """The share of the most frequent class in the last quarter."""
+        total = self.quarter(3).sum(axis=0)
+        return float(total.max() / total.sum())
+
+
+@registry.register("collapse")
+class Collapse(Analysis):
+    """Does a model go on predicting all classes?"""
+
+    title = "How often ten classes are predicted along the stream, and how many are in use at all"
+    paper = ("figure collapse",)
+
+    def experiments(self, setting: Setting) -> list[Experiment]:
+        return [setting.experiment(setting.ccc("hard"), "ETA", policy) for policy in ("never", "RDumb", "ASR")]
+
+    def accepts(self, run: Run) -> bool:
+        return run.batches >= 4
+
+    def evaluate(self, runs: list[Run]) -> Finding:
+        runs = list({run.experiment.digest: run for run in runs}.values())
+        named = dict(zip(naming.names([run.experiment for run in runs]), runs, strict=True))
+        uses = {name: use(run.steps["predicted"]) for name, run in named.items()}
+        labels = {name: use(run.steps["labels"]) for name, run in named.items()}
+        chosen = _on_one_stream(named)
+        shown = {LABELS: labels[chosen[0]], **{name: uses[name] for name in chosen}}
+        sheet = Sheet(
+            "collapse",
+            "Classes in use" + naming.where(runs),
+            "contestant",
+            ("first quarter", "last quarter", "worst block", "labels", "never predicted, %", "largest class, %"),
+            tuple(Row(name, _cells(one, labels[name])) for name, one in uses.items()),
+            (
+                "In use: exp of the entropy of the predictions; of the labels, in the last quarter. Never predicted: "
+                "which part of the classes of the figure, ten or all there are, does not occur in the last quarter. "
+                "Largest class: its share in the last quarter.",
+            ),
+        )
+        return Finding(
+            {
+                "histogram": _histogram(uses | {LABELS: shown[LABELS]}),
+                "spread": _spread(uses | {LABELS: shown[LABELS]}),
+            },
+            (sheet,),
+            lambda: _draw(shown),
+            tuple(_remark(name, uses[name], labels[name]) for name in chosen),
+        )
+
+
+def use(counts: metrics.Counts) -> Use:
+    """From how often each class was predicted in each batch."""
+    block = timeline.block_length(len(counts))
+    return Use(counts, block, *metrics.prediction_histogram(counts, block))
+
+
+def _cells(one: Use, labels: Use) -> tuple[Cell, ...]:
+    return (
+        number(effective_classes(one.quarter(0)), 2),
+        number(effective_classes(one.quarter(3)), 2),
+        number(float(one.spread.min()), 2),
+        number(effective_classes(labels.quarter(3)), 2),
+        number(100 * one.missing, 0),
+        number(100 * one.largest),
+    )
+
+
+def _histogram(uses: Mapping[str, Use]) -> dict[str, list[Any]]:
+    rows = [
+        (name, at * one.block, int(label), int(count))
+        for name, one in uses.items()
+        for at, line in enumerate(one.histogram)
+        for label, count in zip(one.chosen, line, strict=True)
+    ]
+    return frame(("contestant", "batch", "class", "predictions"), rows)
+
+
+def _spread(uses: Mapping[str, Use]) -> dict[str, list[Any]]:
+    rows = [(name, at * one.block, float(n)) for name, one in uses.items() for at, n in enumerate(one.spread)]
+    return frame(("contestant", "batch", "classes_in_use"), rows)
+
+
+def _on_one_stream(runs: Mapping[str, Run]) -> list[str]:
+    """The contestants of the figure: they saw the same labels."""
+    places = {name: naming.place(run) for name, run in runs.items()}
+    first = naming.featured([*runs], 1)[0]
+    return naming.featured([name for name in runs if places[name] == places[first]], SHOWN)
+
+
+def _remark(name: str, one: Use, labels: Use) -> str:
+    first, last, there = (effective_classes(counts) for counts in (one.quarter(0), one.quarter(3), labels.quarter(3)))
+    least, lost = float(one.spread.min()), round(one.missing * len(one.chosen))
+    state = (
+        "has collapsed"
+        if last < there / 2
+        else "is biased"
+        if last < STEADY * there or lost
+        else "is biased at times"
+        if least < STEADY * there
+        else "stays spread"
+    )
+    return (
+        f"{name} {state}: {first:.1f} classes in use in the first quarter, {last:.1f} in the last, {least:.1f} at "
+        f"least, where the labels have {there:.1f}; in the last quarter {lost} of {len(one.chosen)} classes are never "
+        f"predicted, the largest takes {100 * one.largest:.0f} %."
+    )
+
+
+def _draw(uses: Mapping[str, Use]) -> Figure:
+    from matplotlib.ticker import MaxNLocator
+
+    drawn, axes = figure.panels(2, len(uses), height=1.6, sharey="row", height_ratios=(1.2, 1))
+    for one in axes[1]:
+        one.remove()
+    below = drawn.add_subplot(axes[1, 0].get_gridspec()[1, :])
+    looks = strokes([name for name in uses if name != LABELS])
+    looks[LABELS] = {"color": figure.GREY, "linestyle": ":"}
+    for axis, (name, one) in zip(axes[0], uses.items(), strict=True):
+        end = len(one.counts)
+        edges = np.minimum(np.arange(len(one.histogram) + 1) * one.block, end)
+        mesh = axis.pcolormesh(
+            edges,
+            np.arange(len(one.chosen) + 1) - 0.5,
+            100 * one.shares.T,
+            cmap="Blues",
+            vmin=0,
+            vmax=100 * DEEP / one.counts.shape[1],
+            rasterized=True,
+        )
+        axis.set_title(name)
+        axis.set_xlabel("batch")
+        axis.xaxis.set_major_locator(MaxNLocator(3))
+        axis.set_yticks(range(len(one.chosen)), [str(label) for label in one.chosen])
+        axis.grid(visible=False)
+        below.plot(edges[:-1] + np.diff(edges) / 2, one.spread, label=name, **looks[name])
+    axes[0, 0].set_ylabel("class")
+    drawn.colorbar(mesh, ax=axes[0].tolist(), label="predictions, %", extend="max", pad=0.01)
+    below.set(xlabel="batch", ylabel="classes in use", xlim=(0, max(len(one.counts) for one in uses.values())))
+    drawn.legend(loc="outside lower center", ncols=4 if len("".join(uses)) < 70 else 2)
+    return drawn

@@ -1,0 +1,218 @@
+"""Concentration where one corruption ends and the next begins, and the resets that this causes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tidefast.bench.experiment import Experiment
+from tidefast.bench.results import Run, dominant_domains
+from tidefast.paper import figure, naming, timeline
+from tidefast.paper.analysis import Analysis, Finding, frame, registry
+from tidefast.paper.boundaries import ABRUPT, NEAR, Boundary, Dynamics, dynamics, starts
+from tidefast.paper.setting import Setting
+from tidefast.report.sheet import Cell, Row, Sheet, number
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+LONG = 20
+"""Batches of a domain on average; where they are fewer, there is nothing between the boundaries to compare with."""
+SHOWN = 3
+"""At most so many runs are drawn, and have their boundaries in the table."""
+LISTED = 30
+"""At most so many boundaries of a run are drawn and listed."""
+_MARKS = {"rise": ("^", figure.GREEN), "decline": ("v", figure.PINK)}
+_RULE = (
+    f"Change: mean concentration of the {NEAR} batches from a boundary on minus that of the {NEAR} before. Abrupt: "
+    f"beyond {ABRUPT:g} standard deviations of such changes within domains. A reset follows if it comes after one of "
+    f"the first {NEAR} batches."
+)
+
+
+@registry.register("dynamics")
+class Dynamic(Analysis):
+    """Do abrupt domain changes move concentration, and set off resets?"""
+
+    title = "Concentration along a stream of distinct corruptions: abrupt changes at their boundaries, and resets"
+    paper = ("figure dynamics",)
+
+    def experiments(self, setting: Setting) -> list[Experiment]:
+        contestants = (("ETA", "ASR"), ("ROID", "ASR"), ("ETA", "never"))
+        return [setting.experiment(setting.cin_c(), method, policy) for method, policy in contestants]
+
+    def accepts(self, run: Run) -> bool:
+        count = len(starts(dominant_domains(run)))
+        return count > 0 and run.batches >= LONG * (count + 1) and bool(np.isfinite(run.steps["concentration"]).any())
+
+    def evaluate(self, runs: list[Run]) -> Finding:
+        named = dict(zip(naming.names([run.experiment for run in runs]), runs, strict=True))
+        found = {name: dynamics(run) for name, run in named.items()}
+        chosen = naming.featured([*named], SHOWN)
+        summary = Sheet(
+            "dynamics",
+            "Concentration and resets at the boundaries of domains" + naming.where(runs),
+            "run",
+            (
+                "boundaries",
+                "rises",
+                "resets after rises",
+                "declines",
+                "resets after declines",
+                "resets near, %",
+                "elsewhere, %",
+            ),
+            tuple(Row(name, _summary(one)) for name, one in found.items()),
+            (_RULE, f"Near: batches followed by a reset, of the first {NEAR} of each domain but the first."),
+        )
+        listed = Sheet(
+            "dynamics-boundaries",
+            "Each boundary",
+            "from, to",
+            ("batch", "change of concentration", "abrupt", f"reset within {NEAR}"),
+            tuple(
+                Row(f"{one.before}, {one.after}", _cells(one), name)
+                for name in chosen
+                for one in found[name].boundaries[:LISTED]
+            ),
+        )
+        return Finding(
+            {"boundaries": _boundaries(found), "batches": _batches({name: named[name] for name in chosen})},
+            (summary, listed),
+            lambda: _draw({name: (named[name], found[name]) for name in chosen}),
+            tuple(said for name in chosen for said in _remarks(name, found[name])),
+        )
+
+
+def _summary(one: Dynamics) -> tuple[Cell, ...]:
+    declines, rises = one.of("decline"), one.of("rise")
+    return (
+        number(len(one.boundaries), 0),
+        number(len(rises), 0),
+        number(sum(each.reset for each in rises), 0),
+        number(len(declines), 0),
+        number(sum(each.reset for each in declines), 0),
+        number(100 * one.near_rate),
+        number(100 * one.far_rate),
+    )
+
+
+def _cells(one: Boundary) -> tuple[Cell, ...]:
+    told = "yes" if one.reset else "no"
+    return (
+        number(one.batch, 0),
+        number(one.change, 3, signed=True),
+        Cell(one.kind, one.kind) if one.kind else Cell(),
+        Cell(told, told),
+    )
+
+
+def _boundaries(found: Mapping[str, Dynamics]) -> dict[str, list[Any]]:
+    rows = [
+        (name, one.batch, one.before, one.after, one.change, one.kind, int(one.reset))
+        for name, each in found.items()
+        for one in each.boundaries
+    ]
+    return frame(("run", "batch", "from", "to", "change", "abrupt", "reset"), rows)
+
+
+def _batches(runs: Mapping[str, Run]) -> dict[str, list[Any]]:
+    return {
+        "run": [name for name, run in runs.items() for _ in range(run.batches)],
+        "batch": [at for run in runs.values() for at in range(run.batches)],
+        "domain": [domain for run in runs.values() for domain in dominant_domains(run)],
+        **{
+            key: [float(value) for run in runs.values() for value in run.steps[key]]
+            for key in ("concentration", "threshold", "reset_fraction")
+        },
+    }
+
+
+def _remarks(name: str, one: Dynamics) -> list[str]:
+    declines, rises = one.of("decline"), one.of("rise")
+    said = [
+        f"{name}: concentration changes abruptly at {len(declines) + len(rises)} of {len(one.boundaries)} boundaries, "
+        f"{len(declines)} declines and {len(rises)} rises."
+    ]
+    if not (one.near_rate or one.far_rate):
+        return said
+    after_rises, after_declines = (sum(each.reset for each in group) for group in (rises, declines))
+    if rises or declines:
+        said.append(
+            f"{name}: within {NEAR} batches a reset follows {after_rises} of {len(rises)} abrupt rises and "
+            f"{after_declines} of {len(declines)} abrupt declines."
+        )
+    if rises:
+        holds = "holds" if after_rises > len(rises) / 2 else "does not hold"
+        said.append(f"{name}: that abrupt rises often set off a reset {holds} here.")
+    said.append(
+        f"{name}: a reset comes after {100 * one.near_rate:.1f} % of the first {NEAR} batches of domains and "
+        f"{100 * one.far_rate:.1f} % of the others."
+    )
+    return said
+
+
+def _draw(found: Mapping[str, tuple[Run, Dynamics]]) -> Figure:
+    around = 1.1  # inches for the names of the domains above, and the legend below
+    drawn, axes = figure.panels(len(found), 1, height=1.25 + around / len(found), sharex=True)
+    for axis, (name, (run, one)) in zip(axes[:, 0], found.items(), strict=True):
+        _draw_run(axis, run, one)
+        axis.set_ylabel(f"{name}\nconcentration $C_t$", fontsize=7)
+    first, (run, one) = axes[0, 0], next(iter(found.values()))
+    _name_domains(first, run, one)
+    axes[-1, 0].set_xlabel("batch")
+    handles = {line.get_label(): line for axis in axes[:, 0] for line in axis.lines if line.get_label()[0] != "_"}
+    drawn.legend(handles=[*handles.values()], loc="outside lower center", ncols=len(handles))
+    return drawn
+
+
+def _end(run: Run, one: Dynamics) -> int:
+    return one.boundaries[LISTED].batch if len(one.boundaries) > LISTED else run.batches
+
+
+def _draw_run(axis: Axes, run: Run, one: Dynamics) -> None:
+    end = _end(run, one)
+    values, threshold = run.steps["concentration"][:end], run.steps["threshold"][:end]
+    axis.plot(values, color=figure.BLUE, linewidth=0.8, label="concentration")
+    axis.set_xlim(0, end)
+    low, high = axis.get_ylim()
+    # Room for the marks. The threshold begins far above after each reset, and may leave the panel.
+    axis.set_ylim(low - 0.15 * (high - low), high + 0.35 * (high - low))
+    if np.isfinite(threshold).any():
+        axis.plot(threshold, color=figure.INK, linewidth=0.7, label="threshold of ASR")
+    shown = [each for each in one.boundaries if each.batch < end]
+    for at, each in enumerate(shown):
+        label = "_" if at else "boundary"
+        axis.axvline(each.batch - 0.5, color=figure.GREY, linestyle="--", linewidth=0.7, label=label)
+    resets = [t + 0.5 for t in timeline.resets(run) if t < end]
+    over: dict[str, Any] = {"transform": axis.get_xaxis_transform(), "linestyle": "none", "clip_on": False}
+    if len(resets):
+        axis.plot(resets, np.full(len(resets), 0.04), marker="|", color=figure.RED, markersize=5, label="reset", **over)
+    for kind, (marker, colour) in _MARKS.items():
+        at_kind = [each.batch - 0.5 for each in shown if each.kind == kind]
+        if at_kind:
+            height = np.full(len(at_kind), 0.95)
+            axis.plot(at_kind, height, marker=marker, color=colour, markersize=4.5, label=f"abrupt {kind}", **over)
+    axis.grid(visible=False)
+
+
+def _name_domains(axis: Axes, run: Run, one: Dynamics) -> None:
+    """The names of the domains along the upper edge."""
+    end = _end(run, one)
+    edges = [0, *(each.batch for each in one.boundaries if each.batch < end), end]
+    domains = dominant_domains(run)
+    names = axis.secondary_xaxis("top")
+    names.set_xticks([(low + high) / 2 for low, high in itertools.pairwise(edges)])
+    names.set_xticklabels(
+        [domains[low].replace("_", " ") for low in edges[:-1]],
+        rotation=40,
+        ha="left",
+        rotation_mode="anchor",
+        fontsize=6,
+    )
+    names.tick_params(length=0, pad=1)
+    names.spines["top"].set_visible(False)

@@ -1,0 +1,158 @@
+"""Resets that were not needed: accuracy against a threshold that is held, when a batch with all classes decides."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tidefast.bench.experiment import Experiment
+from tidefast.bench.results import Run
+from tidefast.paper import figure, varied
+from tidefast.paper.analysis import Analysis, Finding, accuracy, registry
+from tidefast.paper.policies import asr_of
+from tidefast.paper.setting import Setting
+from tidefast.paper.strokes import colour, marked
+from tidefast.paper.varied import Line
+from tidefast.report.sheet import Cell, Row, Sheet, number
+from tidefast.resets import ASR
+from tidefast.resets.asr.expressions import ConstantMomentum
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ALPHAS = (0.85, 0.9, 0.94, 0.96, 0.975, 0.985)
+"""The threshold is -ln(alpha0 x classes): the first is seldom reached, the last is below a fresh model's concentration.
+
+They were chosen on the bundled benchmark. On others the thresholds are as far above the least concentration there is.
+"""
+REFERENCES = {"never": "no reset", "asr": "ASR, its own threshold"}
+"""Other policies on the same stream, in words."""
+
+
+@registry.register("false-positives")
+class FalsePositives(Analysis):
+    """Do resets that come too early do harm?"""
+
+    title = "Accuracy and resets against a threshold that is held, when a batch with all classes decides"
+    paper = ("figure fp_vs_tp",)
+
+    def experiments(self, setting: Setting) -> list[Experiment]:
+        held = [f"asr:measure=probe:images=64,momentum=constant:value=1.0,alpha0={alpha}" for alpha in ALPHAS]
+        place = setting.cin_c(0, delta=0.1)
+        return [setting.experiment(place, "ROID", reset) for reset in ("never", "ASR", *held)]
+
+    def accepts(self, run: Run) -> bool:
+        return _threshold(run) is not None or _reference(run)
+
+    def evaluate(self, runs: list[Run]) -> Finding:
+        found = varied.lines(runs, _threshold, varied.without("alpha0"))
+        varied.need(found, "some with asr:momentum=constant:value=1.0 and several values of alpha0")
+        beside = [_beside(line, runs) for line in found]
+        rows = []
+        for line, references in zip(found, beside, strict=True):
+            points = [(f"threshold {at:.3f}", members) for at, members in reversed(line.points.items())]
+            for name, members in [*((REFERENCES[name], of) for name, of in references.items()), *points]:
+                shares, counts = varied.mean(accuracy, members), varied.mean(varied.reset_count, members)
+                compared = "never" in references and members is not references["never"]
+                gain = varied.change(members, references["never"]).cell if compared else Cell()
+                rows.append(Row(f"{line.label}, {name}", (number(shares, 2), gain, number(counts, 0)), line.label))
+        sheet = Sheet(
+            "false-positives",
+            "Accuracy in % with a threshold that is held: the lower, the more resets",
+            "run",
+            ("accuracy", "change to no reset, points", "resets"),
+            tuple(rows),
+            ("± is one standard error of the change, from blocks of batches of the same images.",),
+        )
+        frame = varied.stacked(line.frame("threshold") for line in found)
+        remarks = [said for line, others in zip(found, beside, strict=True) for said in _remarks(line, others)]
+        return Finding({"runs": frame}, (sheet,), lambda: _draw(found, beside), tuple(remarks))
+
+
+def _threshold(run: Run) -> float | None:
+    """The threshold of a run, where it is held."""
+    policy = asr_of(run.experiment)
+    if policy is None or policy.momentum != ConstantMomentum(1.0):
+        return None
+    known = run.steps["threshold"]
+    known = known[np.isfinite(known)]
+    return round(float(known[0]), 6) if len(known) else None
+
+
+def _reference(run: Run) -> bool:
+    return run.experiment.reset.name == "never" or asr_of(run.experiment) == ASR()
+
+
+def _beside(line: Line, runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """The references of a line by the name of their policy: the same but for the policy, and what only that needs."""
+    found: dict[str, list[Run]] = {}
+    for run in runs:
+        if not _reference(run):
+            continue
+        like = dataclasses.replace(run.experiment, seed=0, reset=line.common.reset, source=line.common.source)
+        if like.digest == line.common.digest:
+            found.setdefault(run.experiment.reset.name, []).append(run)
+    return {name: found[name] for name in REFERENCES if name in found}
+
+
+def _remarks(line: Line, beside: dict[str, list[Run]]) -> list[str]:
+    lowest, highest = line.numbers[0], line.numbers[-1]
+    best = max(line.points, key=lambda at: varied.mean(accuracy, line.points[at]))
+    counts = dict(zip(line.numbers, line.resets, strict=True))
+    gain = line.change(best, highest)
+    said = [
+        f"{line.label}: lowering the threshold from {highest:.3f} to {lowest:.3f} raises the number of resets from "
+        f"{counts[highest]:.0f} to {counts[lowest]:.0f}; accuracy is best at {best:.3f}, "
+        f"with {counts[best]:.0f} resets."
+    ]
+    if best == highest:
+        said.append(f"{line.label}: more resets do not help here, unlike in the paper.")
+    else:
+        clear = math.isfinite(gain.error) and gain.points > 2 * gain.error
+        verdict = "help, as in the paper" if clear else "make no clear difference, unlike in the paper"
+        said.append(
+            f"{line.label}: against the highest threshold that is {gain.points:+.2f} points (± {gain.error:.2f}): "
+            f"more resets {verdict}."
+        )
+    end = line.change(lowest, best)
+    if lowest != best:
+        said.append(f"{line.label}: at the lowest threshold it is {end.points:+.2f} points from there.")
+    for name, members in beside.items():
+        against = varied.change(line.points[best], members)
+        said.append(f"{line.label}: the best held threshold is {against.points:+.2f} points from {REFERENCES[name]}.")
+    return said
+
+
+def _draw(found: Sequence[Line], beside: Sequence[dict[str, list[Run]]]) -> Figure:
+    drawn, axes = figure.panels(1, 2, width=figure.PAGE, height=2.4)
+    left, right = axes[0]
+    looks = marked([line.label for line in found])
+    for at, (line, references) in enumerate(zip(found, beside, strict=True)):
+        style = looks[line.label]
+        many = f"{line.label}: " if len(found) > 1 else ""
+        left.plot(line.numbers, line.accuracies, label=f"{many}threshold held", **style)
+        right.plot(line.numbers, line.resets, **style)
+        for name, members in references.items():
+            drawing: dict[str, Any] = {
+                "color": colour(REFERENCES[name]),
+                "ls": ("--", ":", "-.")[at % 3],
+                "lw": 1.0,
+            }
+            label = many + REFERENCES[name]
+            left.axhline(varied.mean(accuracy, members), label=label, **drawing)
+            if name == "asr":
+                right.axhline(varied.mean(varied.reset_count, members), **drawing)
+    for one in (left, right):
+        one.invert_xaxis()
+        one.set_xlabel("threshold of the concentration (lower to the right)")
+    left.set_ylabel("accuracy, %")
+    right.set_ylabel("resets")
+    right.set_yscale("symlog", linthresh=1)
+    right.set_ylim(0, 2 * right.get_ylim()[1])
+    drawn.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    figure.letter(axes[0])
+    return drawn

@@ -1,0 +1,111 @@
+"""Groups of CIFAR corruptions of even difficulty, cycled: accuracy in each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tidefast.bench.experiment import Experiment
+from tidefast.bench.results import Run
+from tidefast.paper import figure, scores
+from tidefast.paper.analysis import Analysis, Finding, registry
+from tidefast.paper.policies import asr_of, plain
+from tidefast.paper.scores import Score
+from tidefast.paper.setting import LEVELS, Setting
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SETS = {"cifar10-c": "CIFAR-10-C", "cifar100-c": "CIFAR-100-C"}
+MINI = "-mini"
+COLUMNS = 3
+"""At most so many base methods are drawn."""
+_NOTE = "The bundled images are CIFAR-10's in both cases: only the groups of corruptions are those of CIFAR-100-C."
+
+
+@registry.register("groups")
+class Groups(Analysis):
+    """Does ASR help on easy, medium and hard corruptions alike?"""
+
+    title = "Accuracy on the easy, medium and hard groups of CIFAR-10-C and CIFAR-100-C corruptions"
+    paper = ("figure cifar10", "figure cifar100")
+
+    def experiments(self, setting: Setting) -> list[Experiment]:
+        return [
+            setting.experiment(setting.cifar(classes, group), base, reset)
+            for classes in (10, 100)
+            for group in LEVELS
+            for base in ("ETA", "ROID")
+            for reset in ("never", "RDumb", "ASR")
+        ]
+
+    def accepts(self, run: Run) -> bool:
+        return _set(run) in SETS and plain(run.experiment, "periodic")
+
+    def evaluate(self, runs: list[Run]) -> Finding:
+        found = {
+            name: part
+            for key, name in SETS.items()
+            if (part := _by_level(scores.scores([run for run in runs if _set(run) == key])))
+        }
+        small = any(run.experiment.stream.name.endswith(MINI) and _set(run) == "cifar100-c" for run in runs)
+        sheets = [
+            scores.sheet(f"groups-{name.lower()}", f"Accuracy in groups of {name}, %", part, [_NOTE][: small and at])
+            for at, (name, part) in enumerate(found.items())
+        ]
+        frames = {name.lower(): scores.frame(part) for name, part in found.items()}
+        remarks = [said for name, part in found.items() for said in _remarks(name, part)]
+        return Finding(frames, (*sheets,), lambda: _draw(found, small), (*remarks,))
+
+
+def _set(run: Run) -> str:
+    return run.experiment.stream.name.removesuffix(MINI)
+
+
+def _by_level(found: Sequence[Score]) -> list[Score]:
+    """Easy before medium before hard."""
+
+    def level(score: Score) -> int:
+        group = score.first.run.experiment.stream.options.get("group", LEVELS[0])
+        return LEVELS.index(group)
+
+    return sorted(found, key=level)
+
+
+def _remarks(name: str, found: Sequence[Score]) -> list[str]:
+    """Where ASR leads among the forms of one method."""
+    said = []
+    for base in dict.fromkeys(one.first.base for one in found):
+        streams = dict.fromkeys(one.first.stream for one in found)
+        leads, met = [], 0
+        for stream in streams:
+            here = [one for one in found if (one.first.base, one.first.stream) == (base, stream)]
+            best = max(here, key=lambda one: one.mean, default=None)
+            if best is None or len(here) < 2 or not any(asr_of(one.first.run.experiment) for one in here):
+                continue
+            met += 1
+            if asr_of(best.first.run.experiment):
+                second = max(one.mean for one in here if one is not best)
+                leads.append(f"{stream} by {best.mean - second:.1f}")
+        if met:
+            told = f": {', '.join(leads)}" if leads else ""
+            said.append(f"{name}: ASR is the best form of {base} in {len(leads)} of {met} groups{told}.")
+    return said
+
+
+def _draw(found: dict[str, list[Score]], small: bool) -> Figure:
+    every = [one for part in found.values() for one in part]
+    bases = list(dict.fromkeys(one.first.base for one in every))[:COLUMNS]
+    names = scores.add_ons(every)
+    groups = max(len({one.first.stream for one in part}) for part in found.values())
+    width = scores.size(len(bases), groups * len(names))
+    drawn, axes = figure.panels(len(found), len(bases), width=width, height=2.2, sharey=True)
+    for row, (name, part) in zip(axes, found.items(), strict=True):
+        streams = list(dict.fromkeys(one.first.stream for one in part))
+        for axis, base in zip(row, bases, strict=True):
+            scores.bars(axis, [one for one in part if one.first.base == base], streams, names)
+            images = ", images of CIFAR-10" if small and name == SETS["cifar100-c"] else ""
+            axis.set_title(f"{base}, groups of {name}{images}")
+        row[0].set_ylabel("accuracy, %")
+    figure.legend(drawn, axes.ravel())
+    return drawn

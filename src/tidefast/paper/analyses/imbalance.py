@@ -1,0 +1,179 @@
+"""Labels that come in bursts: accuracy over the concentration of the Dirichlet draw that orders them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from tidefast import streams
+from tidefast.bench.component import Component
+from tidefast.bench.experiment import Experiment
+from tidefast.bench.results import Run
+from tidefast.paper import figure, naming
+from tidefast.paper.analysis import Analysis, Finding, accuracy, registry
+from tidefast.paper.lineup import lineup
+from tidefast.paper.policies import asr_of, plain
+from tidefast.paper.setting import Setting
+from tidefast.paper.strokes import marked
+from tidefast.report.sheet import Cell, Row, Sheet, number
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+STREAM = "cin-c-noniid"
+COLUMNS = 4
+"""At most so many base methods are drawn."""
+
+
+@registry.register("imbalance")
+class Imbalance(Analysis):
+    """Does ASR mistake skewed labels for a collapse?"""
+
+    title = "Accuracy over the Dirichlet delta that orders labels: the lower, the fewer classes in a batch"
+    paper = ("figure label_imbalance",)
+    deltas: ClassVar[dict[str, tuple[float, ...]]] = {"mini": (0.1, 1.0, 10.0), "full": (0.01, 0.05, 0.1, 1.0)}
+    """By scale. With 1000 classes a draw below 0.01 is not to be had, and one of 1.0 is as good as even."""
+
+    def experiments(self, setting: Setting) -> list[Experiment]:
+        return [
+            setting.experiment(setting.cin_c(0, delta), base, reset)
+            for delta in self.deltas[setting.name]
+            for base in ("ETA", "ROID")
+            for reset in ("never", "RDumb", "ASR")
+        ]
+
+    def accepts(self, run: Run) -> bool:
+        return run.experiment.stream.name.startswith(STREAM) and plain(run.experiment, "periodic")
+
+    def evaluate(self, runs: list[Run]) -> Finding:
+        found = _series(runs)
+        deltas = sorted({delta for one in found for delta in one.runs})
+        labels = {delta: float(np.mean([_distinct(run) for run in _at(found, delta)])) for delta in deltas}
+        rows = [Row(one.label, tuple(one.cell(delta) for delta in deltas), one.base) for one in found]
+        rows.append(Row("distinct labels in a batch", tuple(number(labels[delta]) for delta in deltas), "labels"))
+        many = any(len(same) > 1 for one in found for same in one.runs.values())
+        sheet = Sheet(
+            "imbalance",
+            "Accuracy over the Dirichlet delta, %",
+            "contestant",
+            tuple(f"delta {delta:g}" for delta in deltas),
+            tuple(rows),
+            ("The lower delta, the more labels come in bursts.", *["± over orders and seeds"][:many]),
+        )
+        every = [(one, delta, run) for one in found for delta, same in one.runs.items() for run in same]
+        frame: dict[str, list[Any]] = {
+            "contestant": [one.label for one, _, _ in every],
+            "delta": [delta for _, delta, _ in every],
+            "order": [run.experiment.stream.options.get("order_number", 0) for _, _, run in every],
+            "seed": [run.experiment.seed for _, _, run in every],
+            "accuracy": [accuracy(run) for _, _, run in every],
+            "distinct_labels": [_distinct(run) for _, _, run in every],
+        }
+        return Finding({"runs": frame}, (sheet,), lambda: _draw(found, labels), (*_remarks(found),))
+
+
+@dataclass(frozen=True, eq=False)
+class _Series:
+    """A contestant over the deltas, with the runs at each: orders of the corruptions and seeds are repetitions."""
+
+    base: str
+    add_on: str
+    runs: dict[float, list[Run]]
+
+    @property
+    def label(self) -> str:
+        return naming.joined(self.base, self.add_on)
+
+    def mean(self, delta: float) -> float:
+        return float(np.mean([accuracy(run) for run in self.runs[delta]]))
+
+    def cell(self, delta: float) -> Cell:
+        if delta not in self.runs:
+            return Cell()
+        std = float(np.std([accuracy(run) for run in self.runs[delta]])) if len(self.runs[delta]) > 1 else None
+        return number(self.mean(delta), std=std, count=len(self.runs[delta]))
+
+
+def _series(runs: Sequence[Run]) -> list[_Series]:
+    found: dict[tuple[str, str, str], dict[float, list[Run]]] = {}
+    for one in lineup(runs):
+        found.setdefault((one.base, _rest(one.run), one.add_on), {}).setdefault(_delta(one.run), []).append(one.run)
+    several = len({rest for _, rest, _ in found}) > 1
+    return [
+        _Series(f"{base}, {rest}" if several else base, add_on, dict(sorted(by_delta.items())))
+        for (base, rest, add_on), by_delta in found.items()
+    ]
+
+
+def _delta(run: Run) -> float:
+    """The delta of the stream, given or usual."""
+    stream = run.experiment.stream
+    return float(stream.options.get("delta", getattr(streams.registry.get(stream.name), "delta", np.nan)))
+
+
+def _rest(run: Run) -> str:
+    """What else the stream is, in words."""
+    stream, steps = run.experiment.stream, run.experiment.steps
+    other = {key: value for key, value in stream.options.items() if key not in ("delta", "order_number", "seed")}
+    return Component(stream.name, other).spelled + ("" if steps is None else f", {steps} batches")
+
+
+def _distinct(run: Run) -> float:
+    """How many classes a batch has, in the mean."""
+    return float((run.steps["labels"] > 0).sum(axis=1).mean())
+
+
+def _at(found: Sequence[_Series], delta: float) -> list[Run]:
+    return [run for one in found for run in one.runs.get(delta, ())]
+
+
+def _remarks(found: Sequence[_Series]) -> list[str]:
+    """Where ASR leads, and what the strongest imbalance costs it and the others."""
+    said = []
+    for asr in (one for one in found if asr_of(next(iter(one.runs.values()))[0].experiment)):
+        others = [one for one in found if one.base == asr.base and one is not asr]
+        shared = [delta for delta in asr.runs if all(delta in one.runs for one in others)]
+        if others and shared:
+            leads = [delta for delta in shared if asr.mean(delta) > max(one.mean(delta) for one in others)]
+            names = " and ".join(one.label for one in others)
+            said.append(
+                f"{asr.label} is above {names} at {len(leads)} of {len(shared)} deltas"
+                + (f" ({', '.join(f'{delta:g}' for delta in leads)})." if leads else ".")
+            )
+    for one in found:
+        low, high = min(one.runs), max(one.runs)
+        if low < high:
+            change = one.mean(low) - one.mean(high)
+            verb = "loses" if change < 0 else "gains"
+            said.append(f"From delta {high:g} to {low:g} {one.label} {verb} {abs(change):.1f} points.")
+    return said
+
+
+def _draw(found: Sequence[_Series], labels: Mapping[float, float]) -> Figure:
+    bases = list(dict.fromkeys(one.base for one in found))[:COLUMNS]
+    names = list(dict.fromkeys(one.add_on for one in found))
+    stroke = marked(names)
+    width = figure.PAGE if len(bases) > 1 else figure.COLUMN * 1.2
+    drawn, axes = figure.panels(1, len(bases), width=width, height=2.7, sharey=True)
+    for axis, base in zip(axes[0], bases, strict=True):
+        for one in (one for one in found if one.base == base):
+            cells = [one.cell(delta) for delta in one.runs]
+            axis.errorbar(
+                list(one.runs),
+                [cell.value for cell in cells],
+                yerr=[cell.std or 0.0 for cell in cells] if any(cell.std for cell in cells) else None,
+                elinewidth=0.7,
+                label=one.add_on,
+                **stroke[one.add_on],
+            )
+        axis.set_xscale("log")
+        axis.set_xticks(list(labels), [f"{delta:g}\n({count:.1f})" for delta, count in labels.items()])
+        axis.minorticks_off()
+        axis.set_xlabel("Dirichlet $\\delta$ (distinct labels in a batch)")
+        axis.set_title(base)
+    axes[0][0].set_ylabel("accuracy, %")
+    figure.legend(drawn, axes[0])
+    return drawn

@@ -1,0 +1,120 @@
+"""What it costs to reset late: ASR with a margin that concentration must exceed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tidefast.bench.experiment import Experiment
+from tidefast.bench.results import Run
+from tidefast.paper import figure, visits
+from tidefast.paper.analysis import Analysis, Finding, registry
+from tidefast.paper.lineup import heading, standing
+from tidefast.paper.naming import NO_RESET
+from tidefast.paper.policies import asr_of, exchanged
+from tidefast.paper.setting import Setting
+from tidefast.paper.visits import Course, Panels
+from tidefast.report.sheet import Cell, number
+from tidefast.resets.asr.triggers import Adaptive
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+VISITS = (1, 5, 10, 15, 20)
+
+
+@registry.register("proximity")
+class Proximity(Analysis):
+    """Are parameters from shortly before a reset worth keeping?"""
+
+    title = "Accuracy per visit when ASR's resets come late: the risk of keeping parameters from near a reset"
+    paper = ("table 9",)
+
+    def experiments(self, setting: Setting) -> list[Experiment]:
+        return [
+            setting.experiment(setting.in_c(), base, reset)
+            for base in ("ETA", "ROID")
+            for reset in ("never", "asr-delay-0.001", "asr-delay-0.01", "ASR")
+        ]
+
+    def accepts(self, run: Run) -> bool:
+        return visits.recurs(run) and (run.experiment.reset.name == "never" or _delay(run) is not None)
+
+    def evaluate(self, runs: list[Run]) -> Finding:
+        found = visits.courses(runs, lambda run: bool(_delay(run)))
+        sheet = visits.sheet(
+            "proximity",
+            "Accuracy per visit, %, when a reset waits until concentration is above the threshold by a delay",
+            found,
+            VISITS,
+            lambda course: course.accuracy,
+            first={"delay": lambda course: _cell(course.entrant.run), "resets": _resets},
+        )
+        remarks = [said for met in found.values() for said in _remarks(met)]
+        return Finding(
+            {"visits": visits.frame(found)}, (sheet,), lambda: _draw(found), (*remarks, *visits.caveats(found))
+        )
+
+
+def _delay(run: Run) -> float | None:
+    """The delay of a run's resets; None when they are not ASR's, or another part of ASR is exchanged too."""
+    policy = asr_of(run.experiment)
+    if policy is None or not exchanged(policy) <= {"when"}:
+        return None
+    trigger = policy.when
+    return trigger.delay if isinstance(trigger, Adaptive) and trigger.factor == 1.0 else None
+
+
+def _cell(run: Run) -> Cell:
+    delay = _delay(run)
+    return Cell() if delay is None else Cell(f"{delay:g}", delay)
+
+
+def _resets(course: Course) -> Cell:
+    return number(float((course.entrant.run.steps["reset_fraction"] > 0).sum()), 0)
+
+
+def _remarks(met: Sequence[Course]) -> list[str]:
+    """Each delay against none, and against the method without resets."""
+    delays = {course: delay for course in met if (delay := _delay(course.entrant.run)) is not None}
+    prompt = [course for course, delay in delays.items() if delay == 0]
+    never = [course for course in met if course.entrant.add_on == NO_RESET]
+    said = []
+    for standard in prompt:
+        late = sorted((one for one in delays if delays[one] > 0), key=lambda one: delays[one])
+        if late:
+            told = ", ".join(f"{_change(one.mean, standard.mean)} with delay {delays[one]:g}" for one in late)
+            worse = sum(standing(one.mean, standard.mean) == "below" for one in late)
+            said.append(
+                f"{standard.entrant.title}, has {standard.mean:.1f} in the mean of the visits; {told}. Late resets do "
+                f"harm, as in the paper, for {worse} of {len(late)} delays."
+            )
+        said += [
+            f"With delay {delays[one]:g} the mean is {standing(one.mean, plain.mean)} that of "
+            f"{plain.entrant.title}, without resets: {one.mean:.1f} and {plain.mean:.1f}."
+            for plain in never
+            for one in late[-1:]
+        ]
+    return said
+
+
+def _change(mean: float, usual: float) -> str:
+    points = round(mean, 1) - round(usual, 1)  # as they are printed
+    return f"{abs(points):.1f} {'less' if points < 0 else 'more'}"
+
+
+def _draw(found: Panels) -> Figure:
+    chosen, names = visits.shown(found), visits.add_ons(visits.shown(found))
+    wide = min(2, len(chosen))
+    high = -(-len(chosen) // wide)
+    drawn, axes = figure.panels(high, wide, width=figure.PAGE if wide > 1 else figure.COLUMN * 1.2, sharey=True)
+    for one, (panel, met) in zip(axes.ravel(), chosen.items(), strict=False):
+        visits.plot(one, met, lambda course: course.accuracy, names)
+        one.set_title(heading(panel, chosen))
+        one.set_xlabel("visit")
+    for one in axes.ravel()[len(chosen) :]:
+        one.set_visible(False)
+    for row in axes:
+        row[0].set_ylabel("accuracy, %")
+    figure.legend(drawn, axes.ravel())
+    return drawn

@@ -1,0 +1,154 @@
+"""Domains that come in segments of random length: accuracy per visit above the order of the domains."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tidefast.bench.experiment import Experiment
+from tidefast.bench.results import Run
+from tidefast.paper import figure, segments, visits
+from tidefast.paper.analysis import Analysis, Finding, registry
+from tidefast.paper.lineup import standing
+from tidefast.paper.policies import asr_of, plain
+from tidefast.paper.segments import Segment
+from tidefast.paper.setting import Setting
+from tidefast.paper.visits import Course, Panels
+from tidefast.report.sheet import Row, Sheet, number
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+STREAM = "cdc"
+VISITS = (1, 5, 10, 15, 20)
+DELTAS = (1.0, 10.0)
+COLUMNS, ROWS = 3, 3
+"""At most so many schedules and so many base methods are drawn."""
+
+
+@registry.register("schedules")
+class Schedules(Analysis):
+    """Does an adaptive reset cope with domains that come and go at random?"""
+
+    title = "Accuracy per visit under continual dynamic change, with the order of the domains"
+    paper = ("figure inc+cdc", "table 22", "table 23")
+
+    def experiments(self, setting: Setting) -> list[Experiment]:
+        return [
+            setting.experiment(setting.cdc(delta), base, reset)
+            for delta in DELTAS
+            for base in ("ETA", "ROID")
+            for reset in ("never", "RDumb", "ASR")
+        ]
+
+    def accepts(self, run: Run) -> bool:
+        return (
+            visits.recurs(run) and run.experiment.stream.name.startswith(STREAM) and plain(run.experiment, "periodic")
+        )
+
+    def evaluate(self, runs: list[Run]) -> Finding:
+        found = visits.courses(runs)
+        orders = {met[0].entrant.place: segments.segments(met[0].entrant.run) for met in found.values()}
+        sheets = (
+            visits.sheet("schedules", "Accuracy per visit, %", found, VISITS, lambda course: course.accuracy),
+            _durations(orders),
+        )
+        order = [(place, at, one) for place, parts in orders.items() for at, one in enumerate(parts)]
+        frames: dict[str, dict[str, list[Any]]] = {
+            "visits": visits.frame(found),
+            "segments": {
+                "place": [place for place, _, _ in order],
+                "segment": [at for _, at, _ in order],
+                "domain": [one.domain for _, _, one in order],
+                "visit": [one.visit + 1 for _, _, one in order],
+                "batches": [one.batches for _, _, one in order],
+            },
+        }
+        remarks = [said for met in found.values() for said in _remarks(met)] + _on_durations(orders)
+        remarks += visits.caveats(_shown(found))
+        if len(_shown(found)) < len(found):
+            remarks.append(f"The figure shows at most {ROWS} methods and {COLUMNS} schedules; the tables have all.")
+        return Finding(frames, sheets, lambda: _draw(found, orders), (*remarks,))
+
+
+def _durations(orders: Mapping[str, Sequence[Segment]]) -> Sheet:
+    rows = [
+        Row(place, (number(float(len(parts)), 0), *(number(value) for value in segments.lengths(parts))))
+        for place, parts in orders.items()
+    ]
+    columns = ("segments", "per visit", "longest of a visit", "shortest of a visit")
+    note = "A segment is batches in a row of one domain; lengths in batches, means over visits."
+    return Sheet("segments", "The order of the domains as drawn", "schedule", columns, (*rows,), (note,))
+
+
+def _remarks(met: Sequence[Course]) -> list[str]:
+    """ASR against RDumb for one method at one place: the mean, the worst fall, and the way from first to last."""
+    said = []
+    for asr in (one for one in met if asr_of(one.entrant.run.experiment)):
+        rises = f"{asr.accuracy[0]:.1f} to {asr.accuracy[-1]:.1f}"
+        way = "improves" if asr.accuracy[-1] > asr.accuracy[0] else "does not improve"
+        said.append(f"{asr.entrant.title}, {way} over the visits: {rises}.")
+        for other in (one for one in met if one.entrant.run.experiment.reset.name == "periodic"):
+            mine, its = _fall(asr), _fall(other)
+            ahead = standing(asr.mean, other.mean)
+            smaller = standing(mine, its) == "below"
+            verdict = "smaller, as in the paper" if smaller else "not smaller, unlike in the paper"
+            said.append(
+                f"Its mean of {asr.mean:.1f} is {ahead} the {other.mean:.1f} of {other.entrant.add_on}, and its worst "
+                f"fall from one visit to the next {verdict}: {mine:.1f} points against {its:.1f}."
+            )
+    return said
+
+
+def _fall(course: Course) -> float:
+    """The worst loss from one visit to the next, in points; 0 when there is none."""
+    steps = course.accuracy[:-1] - course.accuracy[1:]
+    return max(0.0, float(steps.max()))
+
+
+def _on_durations(orders: Mapping[str, Sequence[Segment]]) -> list[str]:
+    """How the schedules differ: in the number of segments, or in how even they are."""
+    measured = {place: segments.lengths(parts) for place, parts in orders.items()}
+    return [
+        f"{place}: {count:.1f} segments a visit, of {shortest:.1f} to {longest:.1f} batches."
+        for place, (count, longest, shortest) in measured.items()
+    ]
+
+
+def _shown(found: Panels) -> Panels:
+    """What is drawn: the first methods on the first schedules."""
+    bases = list(dict.fromkeys(base for base, _ in found))[:ROWS]
+    places = list(dict.fromkeys(place for _, place in found))[:COLUMNS]
+    return {(base, place): met for (base, place), met in found.items() if base in bases and place in places}
+
+
+def _draw(everything: Panels, orders: Mapping[str, Sequence[Segment]]) -> Figure:
+    found = _shown(everything)
+    bases, places = (list(dict.fromkeys(panel[at] for panel in found)) for at in (0, 1))
+    names = visits.add_ons(found)
+    domains = list(dict.fromkeys(one.domain for place in places for one in orders[place]))
+    heights = [*([1.0] * len(bases)), 0.14]
+    drawn, axes = figure.panels(
+        len(bases) + 1,
+        len(places),
+        width=figure.PAGE if len(places) > 1 else figure.COLUMN * 1.3,
+        height=2.0 * sum(heights) / len(heights) + 0.25,
+        sharex="col",
+        sharey="row",
+        height_ratios=heights,
+    )
+    for column, place in enumerate(places):
+        for row, base in enumerate(bases):
+            one = axes[row][column]
+            visits.plot(one, found.get((base, place), []), lambda course: course.accuracy, names)
+            one.set_title(textwrap.fill(f"{base}, {place}", 44))
+            one.tick_params(labelbottom=False)
+        segments.strip(axes[-1][column], orders[place], domains)
+        axes[-1][column].set_xlabel("visit")
+    for row in axes[:-1]:
+        row[0].set_ylabel("accuracy, %")
+    axes[-1][0].set_ylabel("domain", rotation=0, ha="right", va="center")
+    figure.legend(drawn, axes[:-1].ravel())
+    segments.legend(drawn, domains)
+    return drawn

@@ -1,0 +1,150 @@
+"""Accuracy as the hyperparameters of ASR move away from their defaults."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from tidefast.bench.experiment import Experiment
+from tidefast.bench.results import Run
+from tidefast.paper import figure, varied
+from tidefast.paper.analysis import Analysis, Finding, registry
+from tidefast.paper.policies import asr_of
+from tidefast.paper.setting import LEVELS, Setting
+from tidefast.paper.strokes import marked
+from tidefast.paper.varied import Change, Line
+from tidefast.report.sheet import Cell, Row, Sheet
+from tidefast.resets import ASR
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+VARIED = {"alpha0": 0.95, "mu0": 1.0, "lambda0": math.inf, "r0": 1.0, "lambda_r": math.inf}
+"""The hyperparameters, and how large each may become; from alpha0 = 1 on, every batch would be reset."""
+SYMBOLS = {
+    "alpha0": r"$\alpha_0$",
+    "mu0": r"$\mu_0$",
+    "lambda0": r"$\lambda_0$",
+    "r0": r"$r_0$",
+    "lambda_r": r"$\lambda_r$",
+}
+TIMES = {"mini": (0.5, 2.0), "full": (0.5, 0.8, 1.25, 2.0)}
+"""By scale, what the defaults are multiplied by."""
+NEGLIGIBLE = 1.0
+"""Points of accuracy; the paper calls its fluctuations negligible and gives no number."""
+
+Found = dict[str, list[Line]]
+"""By hyperparameter, a line for each stream."""
+
+
+@registry.register("sensitivity")
+class Sensitivity(Analysis):
+    """How much do the hyperparameters matter?"""
+
+    title = "Accuracy as hyperparameters of ASR move away from their defaults"
+    paper = ("figure hyper",)
+
+    def experiments(self, setting: Setting) -> list[Experiment]:
+        base = "ETA" if setting.name == "mini" else "ROID"  # ROID hardly needs ASR on the bundled benchmark
+        default = ASR()
+        resets = ["ASR"] + [
+            f"asr:{name}={min(round(getattr(default, name) * times, 6), largest):g}"
+            for name, largest in VARIED.items()
+            for times in TIMES[setting.name]
+        ]
+        return [setting.experiment(setting.ccc(level), base, reset) for level in LEVELS for reset in resets]
+
+    def accepts(self, run: Run) -> bool:
+        policy = asr_of(run.experiment)
+        return (
+            policy is not None
+            and dataclasses.replace(policy, **{name: getattr(ASR(), name) for name in VARIED}) == ASR()
+        )
+
+    def evaluate(self, runs: list[Run]) -> Finding:
+        found = {name: varied.lines(runs, _value(name), varied.without(name)) for name in VARIED}
+        found = {name: lines for name, lines in found.items() if lines}
+        varied.need(
+            [line for lines in found.values() for line in lines],
+            "some of ASR with several values of alpha0, mu0, lambda0, r0 or lambda_r",
+        )
+        labels = list(dict.fromkeys(line.label for lines in found.values() for line in lines))
+        rows = []
+        for name, lines in found.items():
+            by = {line.label: _largest(name, line) for line in lines}
+            rows.append(Row(name, tuple(_cell(*by[label]) if label in by else Cell() for label in labels)))
+        sheet = Sheet(
+            "sensitivity",
+            "Largest change of accuracy in points when one hyperparameter is changed",
+            "hyperparameter",
+            tuple(labels),
+            tuple(rows),
+            ("At the value in brackets; ± is one standard error, from blocks of batches of the same images.",),
+        )
+        frame = varied.stacked(
+            {"hyperparameter": [name] * len(line.points), **line.frame("value")}
+            for name, lines in found.items()
+            for line in lines
+        )
+        return Finding({"runs": frame}, (sheet,), lambda: _draw(found, labels), tuple(_remarks(found, labels)))
+
+
+def _value(name: str) -> Callable[[Run], float | None]:
+    def value(run: Run) -> float | None:
+        policy = asr_of(run.experiment)
+        return None if policy is None else float(getattr(policy, name))
+
+    return value
+
+
+def _default(name: str, line: Line) -> float:
+    """The value that others are compared with: the default, or what is nearest to it."""
+    usual = float(getattr(ASR(), name))
+    return min(line.numbers, key=lambda at: abs(math.log(at / usual)) if at > 0 else math.inf)
+
+
+def _largest(name: str, line: Line) -> tuple[float, Change]:
+    """Where accuracy changes the most, and by how much."""
+    base = _default(name, line)
+    changes = {at: line.change(at, base) for at in line.numbers if at != base}
+    at = max(changes, key=lambda one: abs(changes[one].points))
+    return at, changes[at]
+
+
+def _cell(at: float, change: Change) -> Cell:
+    return dataclasses.replace(change.cell, text=f"{change.cell.text} ({at:g})")
+
+
+def _remarks(found: Found, labels: Sequence[str]) -> list[str]:
+    said = []
+    for label in labels:
+        of = {name: _largest(name, line) for name, lines in found.items() for line in lines if line.label == label}
+        worst = max(of, key=lambda name: abs(of[name][1].points))
+        at, change = of[worst]
+        small = [name for name, (_, one) in of.items() if abs(one.points) < NEGLIGIBLE]
+        holds = "as in the paper, none matters much" if len(small) == len(of) else "unlike in the paper, some matter"
+        said.append(
+            f"{label}: the largest change is {change.points:+.2f} points (± {change.error:.2f}), of {worst} = {at:g}; "
+            f"{len(small)} of {len(of)} hyperparameters change accuracy by less than {NEGLIGIBLE:g} point: {holds}."
+        )
+    return said
+
+
+def _draw(found: Found, labels: Sequence[str]) -> Figure:
+    drawn, axes = figure.panels(1, len(found), width=min(figure.PAGE, 0.5 + 1.6 * len(found)), height=2.2, sharey=True)
+    looks = marked(labels)
+    for one, (name, lines) in zip(axes[0], found.items(), strict=True):
+        default = float(getattr(ASR(), name))
+        one.axvline(default, color=figure.GREY, lw=0.8, ls=":", label="default")
+        for line in lines:
+            one.plot(line.numbers, line.accuracies, label=line.label, **looks[line.label])
+        one.set_xscale("log")
+        ticks = sorted({number for line in lines for number in line.numbers})
+        one.set_xticks(ticks, [f"{tick:g}" for tick in ticks], rotation=60)
+        one.minorticks_off()
+        one.set_title(SYMBOLS[name])
+    axes[0][0].set_ylabel("accuracy, %")
+    figure.legend(drawn, axes[0])
+    return drawn

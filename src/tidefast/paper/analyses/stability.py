@@ -1,0 +1,195 @@
+"""Accuracy on two time scales: over the whole stream in blocks, and a stretch of it in detail."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tidefast.bench import metrics
+from tidefast.bench.experiment import Experiment
+from tidefast.bench.results import Run
+from tidefast.paper import figure, naming, timeline
+from tidefast.paper.analysis import Analysis, Finding, registry
+from tidefast.paper.setting import LEVELS, Setting
+from tidefast.paper.strokes import strokes
+from tidefast.report.sheet import Cell, Row, Sheet, number
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FINE = 5
+"""Batches that an accuracy at the fine scale averages over."""
+SHOWN = 6
+"""At most so many contestants are drawn."""
+SHORTEST = 20
+"""Batches that a run must have."""
+
+
+@dataclass(frozen=True, eq=False)
+class Course:
+    """The accuracy of a contestant along its streams, their mean; shares from 0 to 1."""
+
+    streams: frozenset[str]
+    block: int
+    blocks: metrics.Floats
+    fine: metrics.Floats
+    """At each batch the accuracy over the FINE batches around it."""
+    chance: float
+    """Standard deviation that `fine` would have if accuracy never changed, as batches have different images."""
+
+    @property
+    def fluctuation(self) -> float:
+        """Standard deviation of `fine` within the blocks."""
+        starts = np.arange(0, len(self.fine), self.block)
+        squares = [np.var(self.fine[start : start + self.block]) for start in starts]
+        return math.sqrt(float(np.mean(squares)))
+
+    @property
+    def unrest(self) -> float:
+        """What is beyond chance of the fluctuation; variances add up."""
+        return math.sqrt(max(0.0, self.fluctuation**2 - self.chance**2))
+
+
+@registry.register("stability")
+class Stability(Analysis):
+    """Is accuracy steady, over the whole stream and from batch to batch?"""
+
+    title = "Accuracy over the whole stream in blocks, and a stretch of it in detail"
+    paper = ("figure stable",)
+
+    def experiments(self, setting: Setting) -> list[Experiment]:
+        policies = ("never", "RDumb", "ASR")
+        return [setting.experiment(setting.ccc(level), "ETA", policy) for level in LEVELS for policy in policies]
+
+    def accepts(self, run: Run) -> bool:
+        return run.batches >= SHORTEST
+
+    def evaluate(self, runs: list[Run]) -> Finding:
+        courses = {name: course(members) for name, members in naming.pooled(runs, streams=True).items()}
+        most = max((one.streams for one in courses.values()), key=len)
+        comparable = {name: one for name, one in courses.items() if one.streams == most}
+        chosen = {name: comparable[name] for name in naming.featured([*comparable], SHOWN)}
+        notes = [
+            f"Blocks of {', '.join(map(str, sorted({one.block for one in courses.values()})))} batches; accuracies are "
+            "means over the streams. The last block may be shorter.",
+            f"Fine: standard deviation of the accuracy over {FINE} batches within a block; beyond chance: without "
+            "what it would be if accuracy never changed, as batches have different images.",
+        ]
+        if len(comparable) < len(courses):
+            notes.append("Contestants with other streams are not comparable, and not drawn.")
+        sheet = Sheet(
+            "stability",
+            "Stability over time" + naming.where(runs),
+            "contestant",
+            ("streams", "mean, %", "std of blocks", "worst block, %", "fine std", "beyond chance"),
+            tuple(Row(name, _cells(one)) for name, one in courses.items()),
+            (*notes,),
+        )
+        return Finding(
+            {"blocks": _blocks(courses), "fine": _fine(courses)},
+            (sheet,),
+            lambda: _draw(chosen),
+            (*_remarks(chosen),),
+        )
+
+
+def course(runs: list[Run]) -> Course:
+    """The mean course of runs on several streams, as far as the shortest goes."""
+    batches = min(run.batches for run in runs)
+    block = timeline.block_length(batches)
+    blocks = [metrics.windowed(run.steps["correct"][:batches], run.steps["images"][:batches], block) for run in runs]
+    fine = [timeline.smooth_accuracy(run, FINE)[:batches] for run in runs]
+    noise = [one * (1 - one) / (FINE * run.steps["images"][:batches]) for one, run in zip(fine, runs, strict=True)]
+    return Course(
+        frozenset(f"{run.experiment.stream.spelled} {run.experiment.seed}" for run in runs),
+        block,
+        np.mean(blocks, axis=0),
+        np.mean(fine, axis=0),
+        math.sqrt(float(np.mean(noise)) / len(runs)),
+    )
+
+
+def stretch(batches: int) -> slice:
+    """The stretch that is shown in detail: from the middle a fiftieth of the stream, but at least a hundred batches.
+
+    >>> stretch(117_188), stretch(1000), stretch(60)
+    (slice(58594, 60937, None), slice(500, 600, None), slice(30, 60, None))
+    """
+    start = batches // 2
+    return slice(start, min(batches, start + max(100, batches // 50)))
+
+
+def _cells(one: Course) -> tuple[Cell, ...]:
+    return (
+        number(len(one.streams), 0),
+        number(100 * float(one.blocks.mean())),
+        number(100 * float(one.blocks.std()), 2),
+        number(100 * float(one.blocks.min())),
+        number(100 * one.fluctuation, 2),
+        number(100 * one.unrest, 2),
+    )
+
+
+def _blocks(courses: Mapping[str, Course]) -> dict[str, list[Any]]:
+    return {
+        "contestant": [name for name, one in courses.items() for _ in one.blocks],
+        "batch": [at * one.block for one in courses.values() for at in range(len(one.blocks))],
+        "accuracy": [float(value) for one in courses.values() for value in one.blocks],
+    }
+
+
+def _fine(courses: Mapping[str, Course]) -> dict[str, list[Any]]:
+    stretches = {name: stretch(len(one.fine)) for name, one in courses.items()}
+    return {
+        "contestant": [name for name, part in stretches.items() for _ in range(part.start, part.stop)],
+        "batch": [at for part in stretches.values() for at in range(part.start, part.stop)],
+        "accuracy": [float(value) for name, part in stretches.items() for value in courses[name].fine[part]],
+    }
+
+
+def _remarks(courses: Mapping[str, Course]) -> list[str]:
+    """ASR against RDumb, for every method that has both."""
+    said = []
+    for adaptive, new in courses.items():
+        naive = adaptive.replace(" + ASR", " + RDumb")
+        if naive == adaptive or naive not in courses:
+            continue
+        old = courses[naive]
+        length = min(len(old.blocks), len(new.blocks))
+        above = int((new.blocks[:length] > old.blocks[:length]).sum())
+        said.append(
+            f"{adaptive} is above {naive} in {above} of {length} blocks, {100 * new.blocks.mean():.1f} against "
+            f"{100 * old.blocks.mean():.1f} % on average: that it is so throughout "
+            f"{'holds' if above == length else 'does not hold'} here."
+        )
+        ratio = new.unrest / old.unrest if old.unrest else math.nan
+        verdict = "holds" if ratio < 0.9 else "does not hold" if ratio > 1.1 else "is within a tenth, undecided"
+        said.append(
+            f"Within blocks {adaptive} fluctuates by {100 * new.fluctuation:.1f} points ({100 * new.unrest:.1f} beyond "
+            f"chance), {naive} by {100 * old.fluctuation:.1f} ({100 * old.unrest:.1f}): that ASR is steadier {verdict}."
+        )
+    return said
+
+
+def _draw(courses: Mapping[str, Course]) -> Figure:
+    drawn, axes = figure.panels(2, 1, width=figure.COLUMN, height=1.7)
+    coarse, detail = axes[:, 0]
+    looks = strokes([*courses])
+    end = max(len(one.fine) for one in courses.values())
+    part = stretch(end)
+    for name, one in courses.items():
+        middles = (np.arange(len(one.blocks)) + 0.5) * one.block
+        coarse.plot(middles, 100 * one.blocks, label=name, marker="o", markersize=2.0, **looks[name])
+        fine = 100 * one.fine[part]
+        detail.plot(part.start + np.arange(len(fine)), fine, **looks[name])
+    coarse.axvspan(part.start, part.stop, color=figure.GREY, alpha=0.15, linewidth=0)
+    lengths = ", ".join(map(str, sorted({one.block for one in courses.values()})))
+    coarse.set(ylabel="accuracy, %", xlabel=f"batch (blocks of {lengths}; grey: b)", xlim=(0, end))
+    detail.set(ylabel="accuracy, %", xlabel=f"batch (mean of {FINE})", xlim=(part.start, part.stop))
+    figure.letter([coarse, detail])
+    drawn.legend(loc="outside lower center", ncols=3 if len("".join(courses)) < 30 else 2)
+    return drawn

@@ -1,0 +1,110 @@
+"""What logits of very unequal lengths do to ASR."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tidefast.bench.experiment import Experiment
+from tidefast.bench.results import Run
+from tidefast.paper import figure, varied
+from tidefast.paper.analysis import Analysis, Finding, registry
+from tidefast.paper.policies import asr_of
+from tidefast.paper.setting import Setting
+from tidefast.paper.strokes import marked
+from tidefast.paper.varied import Line
+from tidefast.report.sheet import Cell, Row, Sheet, number
+from tidefast.resets.asr.measures import SoftmaxOfMean, Spread
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FACTORS = (1, 2, 4, 8, 16)
+PUBLISHED = {"easy": 0.3, "hard": 1.0}
+"""The paper's bounds on the change of accuracy in points, by level, for more than 15 times the variance."""
+
+
+@registry.register("variance")
+class Variance(Analysis):
+    """Does ASR still work when a few samples with large logits dominate the mean?"""
+
+    title = "Accuracy of ASR as the lengths of logits vary more between the samples of a batch"
+    paper = ("figure var_logit",)
+
+    def experiments(self, setting: Setting) -> list[Experiment]:
+        return [
+            setting.experiment(
+                setting.ccc(level, speed=setting.speeds[0], seed=43),
+                "ROID",
+                "ASR" if factor == 1 else f"asr:measure=spread:factor={factor}",
+            )
+            for level in ("easy", "hard")
+            for factor in FACTORS
+        ]
+
+    def accepts(self, run: Run) -> bool:
+        return _factor(run) is not None
+
+    def evaluate(self, runs: list[Run]) -> Finding:
+        found = varied.lines(runs, _factor, varied.without("measure"))
+        varied.need(found, "some with asr:measure=spread:factor=F, of several factors, factor 1 being plain ASR")
+        sheet = Sheet(
+            "variance",
+            "Accuracy in % as the variance of logit lengths within a batch is multiplied",
+            "stream and factor",
+            ("accuracy", "change to the smallest factor, points", "resets"),
+            tuple(row for line in found for row in _rows(line)),
+            ("± is one standard error of the change, from blocks of batches of the same images.",),
+        )
+        frame = varied.stacked(line.frame("factor") for line in found)
+        return Finding({"runs": frame}, (sheet,), lambda: _draw(found), tuple(map(_remark, found)))
+
+
+def _factor(run: Run) -> float | None:
+    policy = asr_of(run.experiment)
+    measure = policy.measure if policy else None
+    return measure.factor if isinstance(measure, Spread) else 1.0 if measure == SoftmaxOfMean() else None
+
+
+def _rows(line: Line) -> list[Row]:
+    smallest = line.numbers[0]
+    return [
+        Row(
+            f"{line.label}, {at:g}",
+            (number(share, 2), line.change(at, smallest).cell if at != smallest else Cell(), number(resets, 0)),
+            line.label,
+        )
+        for at, share, resets in zip(line.numbers, line.accuracies, line.resets, strict=True)
+    ]
+
+
+def _remark(line: Line) -> str:
+    smallest, *others = line.numbers
+    worst = max((line.change(at, smallest) for at in others), key=lambda one: abs(one.points))
+    said = (
+        f"{line.label}: with up to {others[-1]:g} times the variance, accuracy changes by at most "
+        f"{abs(worst.points):.2f} points (± {worst.error:.2f})"
+    )
+    bound = PUBLISHED.get(str(line.common.stream.options.get("level")))
+    if bound is None:
+        return f"{said}."
+    return f"{said}; the paper's bound of {bound:g} points {'holds' if abs(worst.points) < bound else 'does not hold'}."
+
+
+def _draw(found: Sequence[Line]) -> Figure:
+    drawn, axes = figure.panels(1, 2, width=figure.PAGE, height=2.4)
+    looks = marked([line.label for line in found])
+    for line in found:
+        axes[0][0].plot(line.numbers, line.accuracies, label=line.label, **looks[line.label])
+        axes[0][1].plot(line.numbers, line.resets, **looks[line.label])
+    for one, said in zip(axes[0], ("accuracy, %", "resets"), strict=True):
+        one.set_xscale("log", base=2)
+        one.set_xticks(sorted({at for line in found for at in line.numbers}))
+        one.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        one.minorticks_off()
+        one.set_xlabel("variance of logit lengths, times")
+        one.set_ylabel(said)
+        one.set_ylim(0, 1.08 * one.get_ylim()[1])
+    axes[0][0].legend(loc="best")
+    figure.letter(axes[0])
+    return drawn

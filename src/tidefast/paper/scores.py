@@ -1,0 +1,105 @@
+"""Accuracies of whole runs, repetitions averaged: by base method, reset policy and stream, and as bars."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tidefast.bench.results import Run
+from tidefast.paper import analysis, figure
+from tidefast.paper.analysis import accuracy
+from tidefast.paper.lineup import Entrant, lineup
+from tidefast.paper.strokes import strokes
+from tidefast.report.sheet import Cell, Row, Sheet, number
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+@dataclass(frozen=True, eq=False)
+class Score:
+    """The accuracy in percent of one contestant on one stream: the mean of its repetitions."""
+
+    entrants: tuple[Entrant, ...]
+    values: tuple[float, ...]
+
+    @property
+    def first(self) -> Entrant:
+        """One of the runs."""
+        return self.entrants[0]
+
+    @property
+    def mean(self) -> float:
+        """The mean of the repetitions."""
+        return float(np.mean(self.values))
+
+    @property
+    def std(self) -> float | None:
+        """Their standard deviation; None of a single run."""
+        return float(np.std(self.values)) if len(self.values) > 1 else None
+
+
+def scores(runs: Sequence[Run]) -> list[Score]:
+    """Every contestant on every stream, in the order of `lineup`; seeds and the like are averaged over."""
+    found: dict[tuple[str, str], list[Entrant]] = {}
+    for one in lineup(runs):
+        found.setdefault((one.label, one.stream), []).append(one)
+    return [Score(tuple(same), tuple(accuracy(one.run) for one in same)) for same in found.values()]
+
+
+def sheet(key: str, title: str, found: Sequence[Score], notes: Sequence[str] = ()) -> Sheet:
+    """Contestants in rows, streams in columns."""
+    streams = list(dict.fromkeys(one.first.stream for one in found))
+    at = {(one.first.label, one.first.stream): one for one in found}
+    rows = []
+    for label, base in {one.first.label: one.first.base for one in found}.items():
+        met = [at.get((label, stream)) for stream in streams]
+        cells = (Cell() if one is None else number(one.mean, std=one.std) for one in met)
+        rows.append(Row(label, tuple(cells), base))
+    repeated = max(len(one.values) for one in found)
+    notes = [*notes, *([f"± standard deviation over repetitions, at most {repeated}"] if repeated > 1 else [])]
+    return Sheet(key, title, "contestant", tuple(streams), tuple(rows), tuple(notes))
+
+
+def frame(found: Sequence[Score]) -> dict[str, list[Any]]:
+    """Every run."""
+    runs = [pair for one in found for pair in zip(one.entrants, one.values, strict=True)]
+    rows = [(one.label, one.stream, one.place, value) for one, value in runs]
+    return analysis.frame(("contestant", "stream", "place", "accuracy"), rows)
+
+
+def bars(axes: Axes, found: Sequence[Score], streams: Sequence[str], names: Sequence[str]) -> None:
+    """A bar for each score, in groups by stream; `streams`, `names`: all streams and reset policies of the figure."""
+    stroke = strokes(names)
+    present = [name for name in names if any(one.first.add_on == name for one in found)]
+    width = 0.8 / max(1, len(present))
+    for at, name in enumerate(present):
+        own = [one for one in found if one.first.add_on == name]
+        places = [streams.index(one.first.stream) - 0.4 + (at + 0.5) * width for one in own]
+        drawn = axes.bar(
+            places,
+            [one.mean for one in own],
+            0.92 * width,
+            yerr=[one.std or 0.0 for one in own] if any(one.std for one in own) else None,
+            color=stroke[name]["color"],
+            error_kw={"lw": 0.7},
+            label=name,
+        )
+        axes.bar_label(drawn, fmt="%.1f", fontsize=5.5, padding=1.5)
+    axes.set_xticks(range(len(streams)), list(streams))
+    axes.tick_params(axis="x", length=0)
+    axes.margins(y=0.12)
+    axes.set_ylim(bottom=0)
+
+
+def add_ons(found: Sequence[Score]) -> list[str]:
+    """The reset policies there are, in order."""
+    return list(dict.fromkeys(one.first.add_on for one in found))
+
+
+def size(panels: int, bars_in_each: int) -> float:
+    """The width in inches of a row of panels with so many bars: a page, or what a few need."""
+    return min(figure.PAGE, panels * (0.6 + 0.28 * bars_in_each))

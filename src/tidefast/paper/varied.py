@@ -1,0 +1,171 @@
+"""Runs that differ in one number: accuracy against it, one line for all that is otherwise alike."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tidefast.bench.experiment import Experiment
+from tidefast.bench.results import Run
+from tidefast.paper import naming
+from tidefast.paper.analysis import accuracy
+from tidefast.paper.launch import StudyError
+from tidefast.report.sheet import Cell, number
+
+BLOCK = 20
+"""Batches that count as one when chance is estimated: neighbours are not independent."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """Runs by the number that they differ in, in its order; those at one number differ in the seed."""
+
+    label: str
+    common: Experiment
+    """What they have in common: the experiment without that number and its seed."""
+    points: dict[float, list[Run]]
+
+    @property
+    def numbers(self) -> list[float]:
+        """What is varied."""
+        return list(self.points)
+
+    @property
+    def accuracies(self) -> list[float]:
+        """In percent."""
+        return [mean(accuracy, runs) for runs in self.points.values()]
+
+    @property
+    def resets(self) -> list[float]:
+        """How often each was reset."""
+        return [mean(reset_count, runs) for runs in self.points.values()]
+
+    def change(self, at: float, base: float) -> Change:
+        """The accuracy at one number against that at another."""
+        return change(self.points[at], self.points[base])
+
+    def frame(self, name: str) -> dict[str, list[Any]]:
+        """As columns, the number under a name."""
+        return {
+            "line": [self.label] * len(self.points),
+            name: self.numbers,
+            "accuracy": self.accuracies,
+            "resets": self.resets,
+        }
+
+
+@dataclass(frozen=True)
+class Change:
+    """A difference of accuracies in points, and its standard error; nan where batches cannot be paired."""
+
+    points: float
+    error: float
+
+    @property
+    def cell(self) -> Cell:
+        """As tables show it."""
+        cell = number(self.points, 2, signed=True)
+        if not math.isfinite(self.error):
+            return cell
+        return dataclasses.replace(cell, text=f"{cell.text} ± {self.error:.2f}", std=self.error)
+
+
+def lines(
+    runs: Sequence[Run],
+    value: Callable[[Run], float | None],
+    common: Callable[[Experiment], dict[str, Any]],
+    *,
+    least: int = 2,
+) -> list[Line]:
+    """The lines that have at least so many numbers, in the order of the runs.
+
+    `value` is the number that varies (None: the run has none), `common` the fields of an experiment without it.
+    """
+    found: dict[str, tuple[Experiment, dict[float, dict[int, Run]]]] = {}
+    for run in runs:
+        at = value(run)
+        if at is None:
+            continue
+        rest = dataclasses.replace(run.experiment, seed=0, **common(run.experiment))
+        _, points = found.setdefault(rest.digest, (rest, {}))
+        points.setdefault(at, {})[run.experiment.seed] = run
+    kept = [(rest, level) for rest, points in found.values() if len(level := _same_seeds(points)) >= least]
+    commons = [rest for rest, _ in kept]
+    alike = len(set(naming.contestants(commons))) == 1  # then the stream says enough
+    labels = naming.streams(commons) if alike else naming.names(commons)
+    return [Line(label, rest, points) for label, (rest, points) in zip(labels, kept, strict=True)]
+
+
+def without(option: str) -> Callable[[Experiment], dict[str, Any]]:
+    """For `lines`: what experiments have in common that differ in an option of the reset policy."""
+
+    def common(experiment: Experiment) -> dict[str, Any]:
+        options = {key: value for key, value in experiment.reset.options.items() if key != option}
+        return {"reset": dataclasses.replace(experiment.reset, options=options)}
+
+    return common
+
+
+def _same_seeds(points: dict[float, dict[int, Run]]) -> dict[float, list[Run]]:
+    """The numbers that the seed with the most of them has, in order, with the runs of all seeds that have these."""
+    having: dict[int, set[float]] = {}
+    for at, runs in points.items():
+        for seed in runs:
+            having.setdefault(seed, set()).add(at)
+    numbers = max(having.values(), key=len)
+    seeds = [seed for seed, has in having.items() if has >= numbers]
+    return {at: [points[at][seed] for seed in seeds] for at in sorted(numbers)}
+
+
+def stacked(frames: Iterable[Mapping[str, Sequence[Any]]]) -> dict[str, list[Any]]:
+    """One below the other."""
+    columns: dict[str, list[Any]] = {}
+    for frame in frames:
+        for name, cells in frame.items():
+            columns.setdefault(name, []).extend(cells)
+    return columns
+
+
+def need(found: Sequence[Line], what: str) -> None:
+    """Raise when there is no line: `what` names the runs that would make one."""
+    if not found:
+        raise StudyError(f"none of these runs can be compared: there must be {what}")
+
+
+def reset_count(run: Run) -> float:
+    """How often a finished run was reset."""
+    result = run.result
+    assert result is not None, f"{run.folder} is not finished"
+    return float(result["resets"]["count"])
+
+
+def mean(what: Callable[[Run], float], runs: Sequence[Run]) -> float:
+    """The mean of something over runs."""
+    return sum(map(what, runs)) / len(runs)
+
+
+def change(runs: Sequence[Run], base: Sequence[Run]) -> Change:
+    """How much better some runs are than others; its error from batches of the same images under both."""
+    points = mean(accuracy, runs) - mean(accuracy, base)
+    others = {(run.experiment.seed, run.batches): run for run in base}
+    pairs = [(run, others.get((run.experiment.seed, run.batches))) for run in runs]
+    errors = [_error(run, other) for run, other in pairs if other is not None]
+    if not errors or len(errors) < len(pairs):
+        return Change(points, math.nan)
+    return Change(points, float(np.sqrt(np.sum(np.square(errors)))) / len(errors))
+
+
+def _error(run: Run, other: Run) -> float:
+    """The standard error of the difference of two accuracies in points, from blocks of batches."""
+    gain = np.asarray(run.steps["correct"], float) - np.asarray(other.steps["correct"], float)
+    images = np.asarray(run.steps["images"], float)
+    if not np.array_equal(images, other.steps["images"]) or len(images) < 2 * BLOCK:
+        return math.nan
+    starts = np.arange(0, len(images) - BLOCK + 1, BLOCK)
+    shares = np.add.reduceat(gain, starts) / np.add.reduceat(images, starts)
+    return float(100 * shares.std(ddof=1) / math.sqrt(len(shares)))

@@ -1,0 +1,139 @@
+"""Runs that come back to the same domains: accuracy visit by visit, and what was kept between visits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tidefast.bench import metrics
+from tidefast.bench.metrics import Floats
+from tidefast.bench.results import Run
+from tidefast.paper import analysis, figure
+from tidefast.paper.lineup import Entrant, lineup, panels
+from tidefast.paper.strokes import marked
+from tidefast.report.sheet import Cell, Row, Sheet, number
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SHOWN = 6
+"""At most so many rows or columns of panels are drawn."""
+
+
+@dataclass(frozen=True, eq=False)
+class Course:
+    """A contestant's way through the visits, in percent and in points."""
+
+    entrant: Entrant
+    accuracy: Floats
+    recovery: Floats
+    images: int
+    """In a visit."""
+
+    @property
+    def mean(self) -> float:
+        """The mean accuracy of the visits."""
+        return float(self.accuracy.mean())
+
+
+Panels = dict[tuple[str, str], list[Course]]
+
+
+def recurs(run: Run) -> bool:
+    """Whether a finished run came to its domains more than once."""
+    return len((run.result or {}).get("visits") or ()) > 1
+
+
+def courses(runs: Sequence[Run], telling: Callable[[Run], bool] = lambda run: True) -> Panels:
+    """The runs by base method and place: of a large set, only where a `telling` run is; all when there is none."""
+    found = panels(lineup(runs))
+    chosen = {panel: met for panel, met in found.items() if any(telling(one.run) for one in met)}
+    return {panel: [_course(one) for one in met] for panel, met in (chosen or found).items()}
+
+
+def marks(found: Panels, wanted: Sequence[int]) -> list[int]:
+    """The visits that a table shows: those wanted, or the last where there are fewer."""
+    last = max(len(course.accuracy) for met in found.values() for course in met)
+    return sorted({min(visit, last) for visit in wanted})
+
+
+def sheet(
+    key: str,
+    title: str,
+    found: Panels,
+    wanted: Sequence[int],
+    values: Callable[[Course], Floats],
+    *,
+    decimals: int = 1,
+    signed: bool = False,
+    first: Mapping[str, Callable[[Course], Cell]] | None = None,
+    notes: Sequence[str] = (),
+) -> Sheet:
+    """A row for each course: its values at some visits, and their mean over all; `first` are columns before them."""
+    shown = marks(found, wanted)
+    rows = []
+    for (base, place), met in found.items():
+        for course in met:
+            line = values(course)
+            cells = [number(float(line[at - 1]) if at <= len(line) else None, decimals, signed=signed) for at in shown]
+            before = [make(course) for make in (first or {}).values()]
+            mean = number(float(line.mean()), decimals, signed=signed)
+            rows.append(Row(course.entrant.title, (*before, *cells, mean), f"{base}, {place}"))
+    columns = (*(first or {}), *(f"visit {at}" for at in shown), "mean")
+    return Sheet(key, title, "run", columns, tuple(rows), tuple(notes))
+
+
+def frame(found: Panels) -> dict[str, list[Any]]:
+    """Every visit of every course."""
+    rows = [
+        (one.entrant.label, one.entrant.place, at, float(accuracy), float(recovery))
+        for met in found.values()
+        for one in met
+        for at, (accuracy, recovery) in enumerate(zip(one.accuracy, one.recovery, strict=True), start=1)
+    ]
+    return analysis.frame(("contestant", "place", "visit", "accuracy", "recovery"), rows)
+
+
+def add_ons(found: Panels) -> list[str]:
+    """The reset policies there are, in order."""
+    return list(dict.fromkeys(one.entrant.add_on for met in found.values() for one in met))
+
+
+def plot(axes: Axes, met: Sequence[Course], values: Callable[[Course], Floats], names: Sequence[str]) -> None:
+    """A line for each course; `names`: all reset policies of the figure, which decide how each looks."""
+    stroke = marked(names)
+    for one in met:
+        line = values(one)
+        axes.plot(range(1, len(line) + 1), line, label=one.entrant.add_on, **stroke[one.entrant.add_on])
+    if not met:
+        axes.text(0.5, 0.5, "no runs", color=figure.GREY, ha="center", transform=axes.transAxes)
+        return
+    last = max(len(one.accuracy) for one in met)
+    step = next((step for step in (1, 2, 5, 10, 20, 50, 100) if last / step <= 8), 200)
+    axes.set_xticks(sorted({1, *range(step, last + 1, step)}))
+
+
+def shown(found: Panels) -> Panels:
+    """The panels that are drawn."""
+    return dict(list(found.items())[:SHOWN])
+
+
+def caveats(found: Panels) -> list[str]:
+    """What a reader must know: how far chance goes at one visit, and whether the figure shows everything."""
+    every = [course for met in found.values() for course in met]
+    fewest = min(every, key=lambda course: course.images)
+    share = fewest.mean / 100
+    error = 200 * math.sqrt(share * (1 - share) / fewest.images)
+    said = [f"A visit has {fewest.images:,} images: two standard errors of its accuracy are {error:.1f} points."]
+    if len(found) > SHOWN:
+        said.append(f"The figure shows the first {SHOWN} of {len(found)} groups; the tables have all.")
+    return said
+
+
+def _course(entrant: Entrant) -> Course:
+    spans = entrant.run.spans
+    table = metrics.visit_table(spans["domain"], spans["visit"], spans["images"], spans["correct"])
+    images = int(spans["images"].sum()) // len(table)
+    return Course(entrant, 100 * metrics.by_visit(table), 100 * metrics.knowledge_recovery(table), images)

@@ -1,0 +1,1 @@
+"""Looking inside a network: features, outputs, tokens, held statistics."""
