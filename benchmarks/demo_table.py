@@ -11,8 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tidefast import demo
-from tidefast import report
+from tidefast import demo, report
 
 
 def main(folder: str, *seeds: str) -> None:

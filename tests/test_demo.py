@@ -14,8 +14,7 @@ import pytest
 from rich.console import Console
 
 from processes import hear_ctrl_c
-from tidefast import bench
-from tidefast import demo
+from tidefast import bench, demo
 from tidefast.bench.ledger import SEGMENTS
 from tidefast.bench.results import SNAPSHOT
 from tidefast.core.files import LOCK, locked

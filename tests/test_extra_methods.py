@@ -14,8 +14,8 @@ from torch import Tensor, nn
 import recorded
 import tidefast
 from tidefast import methods, resets
-from tidefast.augment.augmix import AugMix
 from tidefast.augment import augmix
+from tidefast.augment.augmix import AugMix
 from tidefast.methods.deyo import destroy_shape
 from tidefast.methods.rpl import generalized_cross_entropy
 from tidefast.probes.features import Features
