@@ -15,6 +15,7 @@ from torch import nn
 import tidefast
 from tidefast.core import snapshot
 from tidefast.fleet import fleet as fleets
+from tidefast.fleet import manifest
 from tidefast.testing import check_adapter, small_network
 
 AWKWARD = ["../../etc/passwd", "a/b", "..", ".", "~", "C:\\x", "ключ 鍵 🔑", "x" * 200, "%2e%2e%2f", "-rf", "a b"]
@@ -291,7 +292,7 @@ def test_a_snapshot_under_load_is_one_moment_for_all_streams(model, tmp_path):
         for thread in threads:
             thread.join()
     for i in range(6):
-        listed = fleets.read_manifest(tmp_path / str(i))
+        listed = manifest.read_manifest(tmp_path / str(i))
         again = tidefast.Fleet(model, "eta", reset="asr", workers=2, resident=4)
         again.restore(tmp_path / str(i))
         for prefix in ("a-", "b-"):
@@ -356,7 +357,7 @@ def test_an_unchanged_stream_is_linked_and_a_changed_one_written(fleet, tmp_path
     fleet["busy"](images(1))
     fleet["still"].predict(images(1))
     fleet.snapshot(tmp_path / "2")
-    inodes = {n: [(tmp_path / s / fleets._file_name(n)).stat().st_ino for s in "12"] for n in ("still", "busy")}
+    inodes = {n: [(tmp_path / s / manifest.file_name(n)).stat().st_ino for s in "12"] for n in ("still", "busy")}
     assert inodes["still"][0] == inodes["still"][1]
     assert inodes["busy"][0] != inodes["busy"][1]
 
@@ -367,7 +368,7 @@ def test_a_stream_that_began_anew_is_not_taken_for_the_one_before(fleet, tmp_pat
     fleet.drop("x")
     fleet["x"](images(1))
     fleet.snapshot(tmp_path / "2")
-    paths = [tmp_path / s / fleets._file_name("x") for s in "12"]
+    paths = [tmp_path / s / manifest.file_name("x") for s in "12"]
     assert paths[0].read_bytes() != paths[1].read_bytes()
 
 
@@ -397,7 +398,7 @@ def test_a_damaged_stream_goes_on_from_an_older_snapshot_and_harms_no_other(mode
         fleet[name](images(1))
     fleet.snapshot(tmp_path / "2")
     for name in ("x", "new"):
-        path = tmp_path / "2" / fleets._file_name(name)
+        path = tmp_path / "2" / manifest.file_name(name)
         content = bytearray(path.read_bytes())
         content[-3] ^= 4
         path.write_bytes(content)
@@ -412,7 +413,7 @@ def test_a_damaged_stream_goes_on_from_an_older_snapshot_and_harms_no_other(mode
     adapter = tidefast.adapt(model, "eta", reset="asr")
     adapter(images(0))
     assert torch.equal(again["x"](images(5)), adapter(images(5)))
-    (tmp_path / "2" / fleets._file_name("y")).unlink()
+    (tmp_path / "2" / manifest.file_name("y")).unlink()
     damaged.clear()
     again.restore(tmp_path / "2", tmp_path / "1", on_damage=lambda name, problem: damaged.append(name))
     assert "y" in damaged
@@ -444,7 +445,7 @@ def test_a_snapshot_of_another_method_is_refused_even_where_damage_is_not(model,
 def test_a_damaged_list_of_streams_is_noticed(fleet, tmp_path, change):
     fleet["x"](images(0))
     fleet.snapshot(tmp_path / "snap")
-    path = tmp_path / "snap" / fleets.MANIFEST
+    path = tmp_path / "snap" / manifest.MANIFEST
     path.write_bytes(change(path.read_bytes()))
     with pytest.raises(tidefast.SnapshotError):
         fleet.restore(tmp_path / "snap")
@@ -454,9 +455,8 @@ def test_a_damaged_list_of_streams_is_noticed(fleet, tmp_path, change):
 def test_a_list_of_streams_cannot_name_a_file_elsewhere(fleet, tmp_path):
     fleet["x"](images(0))
     fleet.snapshot(tmp_path / "snap")
-    path = tmp_path / "snap" / fleets.MANIFEST
     streams = {"x": {"file": "../../etc/passwd", "step": 1, "frozen": False}}
-    path.write_bytes(fleets._manifest_text(streams))
+    manifest.write_manifest(tmp_path / "snap", streams)
     with pytest.raises(tidefast.SnapshotError, match="passwd"):
         fleet.restore(tmp_path / "snap")
 
@@ -504,7 +504,7 @@ def test_a_stream_damaged_on_disk_raises_and_harms_no_other(model, tmp_path):
 def test_a_rollback_that_fails_leaves_the_stream_as_it_was(fleet, tmp_path):
     fleet["x"](images(0))
     fleet.snapshot(tmp_path / "snap")
-    (tmp_path / "snap" / fleets._file_name("x")).write_bytes(b"rubbish")
+    (tmp_path / "snap" / manifest.file_name("x")).write_bytes(b"rubbish")
     fleet["x"](images(1))
     before = bytes_of(fleet["x"], tmp_path / "a")
     with pytest.raises(tidefast.SnapshotError):
@@ -590,12 +590,12 @@ def test_source_data_is_read_once(model):
 
 
 def test_a_worker_that_could_not_be_made_is_made_later(fleet, monkeypatch):
-    make = fleet._make
-    monkeypatch.setattr(fleet, "_make", lambda: (_ for _ in ()).throw(MemoryError("no room")))
+    make = fleet._pool.make
+    monkeypatch.setattr(fleet._pool, "make", lambda: (_ for _ in ()).throw(MemoryError("no room")))
     for _ in range(3):
         with pytest.raises(MemoryError):
             fleet["x"](images(0))
-    monkeypatch.setattr(fleet, "_make", make)
+    monkeypatch.setattr(fleet._pool, "make", make)
     assert fleet["x"](images(0)).shape == (8, 10)
 
 

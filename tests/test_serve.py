@@ -32,7 +32,7 @@ import uvicorn
 
 import tidefast
 from tidefast import cli, models, serve
-from tidefast.fleet.fleet import _file_name
+from tidefast.fleet.manifest import file_name
 from tidefast.serve.batching import Batcher
 from tidefast.serve.refused import RefusedError
 from tidefast.serve.snapshots import Journal, Snapshots
@@ -728,7 +728,7 @@ def test_a_damaged_snapshot_falls_back_stream_by_stream(tmp_path):
             fleet[name](as_tensor(LEVELS[step]))
         kept.take(fleet)
     kept.close()
-    (kept.path(3) / _file_name("x")).write_bytes(b"rubbish")
+    (kept.path(3) / file_name("x")).write_bytes(b"rubbish")
     damaged: list[str] = []
     _, again = _reopened(tmp_path, damaged)
     assert damaged == ["x"]
@@ -772,7 +772,7 @@ def test_an_idle_stream_damaged_on_disk_goes_on_from_a_snapshot(tmp_path):
         client.post("/v1/snapshots")
         send(client, "x", LEVELS[1])
         send(client, "y", LEVELS[0])
-        found = list((tmp_path / "idle").rglob(_file_name("x")))
+        found = list((tmp_path / "idle").rglob(file_name("x")))
         assert len(found) == 1
         found[0].write_bytes(b"rubbish")
         said = send(client, "x", LEVELS[2], logits="true")

@@ -36,7 +36,7 @@ import serving
 from serving import Answer, Connection, Levels, Running, Step
 
 import tidefast
-from tidefast.fleet.fleet import _file_name
+from tidefast.fleet.manifest import file_name
 
 PICTURES = serving.pictures(1024)
 PERIODIC = ("--snapshot-every", "0.3", "--max-wait", "0")
@@ -323,11 +323,11 @@ def test_damaged_files_at_the_start_cost_their_own_stream_only(tmp_path):
         service.kill()
     first, second, third = sorted((state / "snapshots").iterdir())
     (third / "manifest.json").write_bytes((third / "manifest.json").read_bytes()[:-20])
-    content = bytearray((second / _file_name("flipped")).read_bytes())
+    content = bytearray((second / file_name("flipped")).read_bytes())
     content[len(content) // 2] ^= 4
-    (second / _file_name("flipped")).write_bytes(content)
+    (second / file_name("flipped")).write_bytes(content)
     for folder in (first, second):
-        os.truncate(folder / _file_name("gone"), 1000)
+        os.truncate(folder / file_name("gone"), 1000)
     with open(state / "journal.jsonl", "ab") as journal:
         journal.write(b'{"stream": "\\u0000", "dropped": null}\n{"stream": "x", "dropped": 1e999}\nrubbish\xff\n{"stre')
     with serving.serving(state, *ON_DEMAND) as service, service.client() as http:

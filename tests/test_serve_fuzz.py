@@ -36,7 +36,7 @@ from schemathesis import checks
 
 import tidefast
 from tidefast.core import snapshot
-from tidefast.fleet import fleet as fleets
+from tidefast.fleet import manifest
 from tidefast.serve import images
 from tidefast.serve.refused import RefusedError
 from tidefast.serve.snapshots import Journal, Snapshots
@@ -356,13 +356,13 @@ def _manifests(draw) -> bytes:
     """Lists of streams as a hand, or a bug, could have written them, also with the right digest."""
     name = st.one_of(st.sampled_from(["a", "b", "../a", "\0", ""]), st.text(max_size=10))
     file = st.one_of(
-        st.none(), name.map(lambda one: fleets._file_name(one)), st.sampled_from(["../x", "/etc/passwd"]), _JSON
+        st.none(), name.map(lambda one: manifest.file_name(one)), st.sampled_from(["../x", "/etc/passwd"]), _JSON
     )
     about = st.one_of(
         _JSON, st.fixed_dictionaries({"file": file, "step": _JSON, "frozen": st.one_of(st.booleans(), _JSON)})
     )
     streams = draw(st.one_of(_JSON, st.dictionaries(name, about, max_size=3)))
-    content = {"version": 1, "taken": draw(_JSON), "streams": streams, "digest": fleets._digest(streams)}
+    content = {"version": 1, "taken": draw(_JSON), "streams": streams, "digest": manifest.digest(streams)}
     if draw(st.booleans()):
         content[draw(st.sampled_from(sorted(content)))] = draw(_JSON)
     return json.dumps(content).encode()
@@ -394,7 +394,7 @@ def test_any_list_of_streams_is_refused_or_names_whole_streams_of_this_snapshot(
 def test_any_file_of_a_stream_is_refused_or_unchanged(taken, other, tmp_path, place, value, cut):
     folder = tmp_path / "000001"
     shutil.copytree(taken, folder, dirs_exist_ok=True)
-    path = folder / fleets._file_name("a")
+    path = folder / manifest.file_name("a")
     original = (taken / path.name).read_bytes()
     changed = _changed(original, place, value)[: None if cut is None else cut % len(original)]
     path.write_bytes(changed)

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
-import hashlib
-import json
 import logging
 import os
-import queue
 import secrets
 import shutil
 import tempfile
@@ -18,62 +14,26 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor, nn
 
-from tidefast.adapter import Adapter, Session
-from tidefast.core import snapshot
-from tidefast.core.files import write_atomically
+from tidefast.adapter import Adapter
 from tidefast.core.record import StepRecord
-from tidefast.core.state import State
 from tidefast.core.validation import require_count
-from tidefast.errors import FolderError, SnapshotError
+from tidefast.fleet import snapshots
+from tidefast.fleet.entry import StreamEntry, Taken, copied
+from tidefast.fleet.gate import Gate
+from tidefast.fleet.manifest import appearing, checked_name, file_name, read_manifest
+from tidefast.fleet.member import Member
+from tidefast.fleet.scribe import Scribe
+from tidefast.fleet.workers import Workers
 from tidefast.methods.base import Method
 from tidefast.resets.base import Reset
 
-MANIFEST = "manifest.json"
-_VERSION = 1
 _PATIENCE = 10.0  # seconds until a disk that failed is tried again
-_FLUSHES = 8  # files at a time
 _log = logging.getLogger("tidefast")
-
-
-@dataclass
-class _Entry:
-    """What the fleet knows of a stream. Whoever changes more than a flag of it holds `lock`."""
-
-    name: str
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    session: Session | None = None
-    """None while it is lent to a worker, while it lies in `file` only, and before the first images."""
-    shared: bool = False
-    """A snapshot may still be writing the session: a step needs a copy."""
-    file: Path | None = None
-    stored: int = -1
-    """What `changed` was when `file` was written."""
-    written: tuple[int, Path] | None = None
-    """What `changed` was at the last snapshot, and its file there."""
-    changed: int = 0
-    """How often it changed."""
-    frozen: bool = False
-    seen: tuple[int, StepRecord | None] = (0, None)
-    """Steps, and the record of the last one; one value, so that they always fit together."""
-
-
-class Taken(NamedTuple):
-    """What came of one batch."""
-
-    logits: Tensor
-    """[batch, classes]"""
-    step: int
-    """Of the stream, this call included."""
-    record: StepRecord | None
-    """None when it only predicted."""
-    frozen: bool
 
 
 class Fleet:
@@ -121,14 +81,12 @@ class Fleet:
         again: dict[str, Any] = {**options, "objective": None, "reset": first.policy}
         if options.get("source") is not None:
             again["source"] = first.preparation  # computed once, shared by all
-        self._make: Callable[[], Adapter] = functools.partial(Adapter, model, first.method, **again)
-        self._idle: queue.LifoQueue[Adapter] = queue.LifoQueue()
-        self._made = 0
-        self._scribe, self._pen = first, threading.Lock()  # reads and writes files, so that no step waits for a disk
-        self._entries: dict[str, _Entry] = {}
+        self._pool = Workers(functools.partial(Adapter, model, first.method, **again), self.workers)
+        self._scribe = Scribe(first)
+        self._entries: dict[str, StreamEntry] = {}
         self._order: OrderedDict[str, None] = OrderedDict()  # streams in memory, the least recently used first
-        self._guard = threading.Lock()
-        self._gate = _Gate()
+        self._lock = threading.Lock()
+        self._gate = Gate()
         self.changes = 0
         """How often anything changed; a snapshot is due when it has."""
         if folder is not None:
@@ -152,14 +110,14 @@ class Fleet:
 
     def __iter__(self) -> Iterator[str]:
         """Names of the streams that have begun, in alphabetical order."""
-        with self._guard:
+        with self._lock:
             return iter(sorted(self._entries))
 
     def begin(self, name: str) -> None:
         """Begin a stream before its first images; one that has begun stays as it is."""
-        with self._gate.passing(), self._guard:
+        with self._gate.passing(), self._lock:
             if checked_name(name) not in self._entries:
-                self._entries[name] = _Entry(name)
+                self._entries[name] = StreamEntry(name)
                 self.changes += 1
 
     def drop(self, name: str) -> None:
@@ -171,7 +129,7 @@ class Fleet:
                     raise KeyError(f"there is no stream {name!r}")
                 if entry.file is not None:  # now, while nobody can begin the stream anew and write the same file
                     entry.file.unlink(missing_ok=True)
-                with self._guard:
+                with self._lock:
                     del self._entries[name]
                     self._order.pop(name, None)
                     self.changes += 1
@@ -209,7 +167,7 @@ class Fleet:
 
     def numbers_held(self) -> int:
         """How many numbers live in memory for the streams, beyond the workers' and the shared weights."""
-        with self._guard:
+        with self._lock:
             sessions = [entry.session for entry in self._entries.values()]
         return sum(session.numbers() for session in sessions if session is not None)
 
@@ -236,18 +194,18 @@ class Fleet:
 
     # -- lending ----------------------------------------------------------------------------------------------
 
-    def _mark(self, entry: _Entry) -> None:
+    def _mark(self, entry: StreamEntry) -> None:
         entry.changed += 1
-        with self._guard:
+        with self._lock:
             self.changes += 1
 
-    def _claim(self, name: str, *, begin: bool) -> tuple[_Entry, bool]:
+    def _claim(self, name: str, *, begin: bool) -> tuple[StreamEntry, bool]:
         """The entry of a stream with its lock held, and whether it is a new one; with `begin` a new one is kept."""
         while True:
-            with self._guard:
+            with self._lock:
                 entry = self._entries.get(name)
                 if entry is None:
-                    entry = _Entry(name)
+                    entry = StreamEntry(name)
                     entry.lock.acquire()
                     if begin:
                         self._entries[name] = entry
@@ -258,7 +216,7 @@ class Fleet:
             entry.lock.release()  # it was dropped while we waited: look again
 
     @contextlib.contextmanager
-    def _lent(self, name: str, *, begin: bool, blank: bool = False) -> Iterator[tuple[_Entry, Adapter]]:
+    def _lent(self, name: str, *, begin: bool, blank: bool = False) -> Iterator[tuple[StreamEntry, Adapter]]:
         """An adapter with the stream in it, for one caller at a time; with `begin` a new stream is kept.
 
         With `blank` the adapter is as new, and what is in it at the end takes the place of the stream's state, which
@@ -267,7 +225,7 @@ class Fleet:
         with self._gate.passing():
             entry, created = self._claim(name, begin=begin)
             try:
-                with self._worker() as adapter:
+                with self._pool.lent() as adapter:
                     if not blank:
                         self._bring(entry, adapter)
                     else:
@@ -280,12 +238,12 @@ class Fleet:
                         seen, session = (adapter.step, adapter.last), adapter.leave()
                         if kept and (begin or not created):
                             entry.seen, entry.session, entry.shared = seen, session, False
-                            with self._guard:
+                            with self._lock:
                                 self._order[name] = None
                                 self._order.move_to_end(name)
             except BaseException:
                 if begin and created and entry.seen[0] == 0:
-                    with self._guard:
+                    with self._lock:
                         self._entries.pop(name, None)
                         self._order.pop(name, None)
                 raise
@@ -293,26 +251,10 @@ class Fleet:
                 entry.lock.release()
             self._make_room()
 
-    @contextlib.contextmanager
-    def _worker(self) -> Iterator[Adapter]:
-        with self._guard:
-            grow = self._idle.empty() and self._made < self.workers
-            self._made += grow
-        try:
-            adapter = self._make() if grow else self._idle.get()
-        except BaseException:
-            with self._guard:
-                self._made -= grow
-            raise
-        try:
-            yield adapter
-        finally:
-            self._idle.put(adapter)
-
-    def _bring(self, entry: _Entry, adapter: Adapter) -> None:
+    def _bring(self, entry: StreamEntry, adapter: Adapter) -> None:
         """Put the stream into the adapter, from memory, from disk, or as new."""
         if entry.session is not None:
-            adapter.enter(_copied(entry.session) if entry.shared else entry.session)
+            adapter.enter(copied(entry.session) if entry.shared else entry.session)
             entry.session, entry.shared = None, False
         elif entry.file is not None:
             adapter.load(entry.file)
@@ -324,7 +266,7 @@ class Fleet:
     def _make_room(self) -> None:
         """Move the least recently used streams to disk until no more than `resident` are in memory."""
         while True:
-            with self._guard:
+            with self._lock:
                 if len(self._order) <= self.resident or time.monotonic() < self._disk_failed + _PATIENCE:
                     return
                 for name in self._order:
@@ -341,24 +283,15 @@ class Fleet:
             finally:
                 entry.lock.release()
 
-    def _store(self, entry: _Entry) -> None:
+    def _store(self, entry: StreamEntry) -> None:
         """Move one stream, whose lock is held, to disk; on an OSError it is in memory as before."""
         if entry.session is not None and entry.stored != entry.changed:
-            path = self._shelf / _file_name(entry.name)
-            self._write(entry.session, path)
+            path = self._shelf / file_name(entry.name)
+            self._scribe.write(entry.session, path)
             entry.file, entry.stored = path, entry.changed
         entry.session, entry.shared = None, False
-        with self._guard:
+        with self._lock:
             self._order.pop(entry.name, None)
-
-    def _write(self, session: Session, path: Path) -> None:
-        """Write a session, which stays as it is."""
-        with self._pen:
-            self._scribe.enter(session)
-            try:
-                self._scribe.save(path, durable=False)
-            finally:
-                self._scribe.reset()
 
     def _new_shelf(self) -> Path:
         shelf = self._folder / secrets.token_hex(4)
@@ -374,56 +307,18 @@ class Fleet:
         at all. A stream that has not changed since the last snapshot costs a link.
         """
         folder = Path(folder)
-        if folder.exists():
-            raise FolderError(f"{folder} is there already: a snapshot is written to a new folder")
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        building = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.tmp")
-        building.mkdir()
-        try:
-            manifest: dict[str, Any] = {}
+        with appearing(folder) as building:
             with self._gate.closed():
-                listed = [(entry, entry.changed, self._what_to_write(entry, building)) for entry in self._all()]
-                for entry, _, what in listed:
-                    file = None if what is None else _file_name(entry.name)
-                    manifest[entry.name] = {"file": file, "step": entry.seen[0], "frozen": entry.frozen}
-            new: list[Path] = []
-            for entry, _, what in listed:
-                path = building / _file_name(entry.name)
-                if isinstance(what, Session):
-                    self._write(what, path)
-                    new.append(path)
-                elif what == path:
-                    new.append(path)
-                elif what is not None:
-                    _link(what, path)  # from an earlier snapshot, where it is safe on the disk
-            with ThreadPoolExecutor(_FLUSHES) as pool:  # a disk writes many files in hardly more time than one
-                list(pool.map(_flush, new))
-            write_atomically(building / MANIFEST, _manifest_text(manifest))
-            building.rename(folder)
-            _flush(folder.parent)
-        except BaseException:
-            shutil.rmtree(building, ignore_errors=True)
-            raise
-        for entry, changed, what in listed:
-            if what is not None:
-                entry.written = (changed, folder / _file_name(entry.name))
-        return len(manifest)
+                streams = [snapshots.listed(entry, building) for entry in self._all()]
+            snapshots.write(streams, building, self._scribe)
+        for stream in streams:
+            if stream.content is not None:
+                stream.entry.written = (stream.changed, folder / file_name(stream.entry.name))
+        return len(streams)
 
-    def _all(self) -> list[_Entry]:
-        with self._guard:
+    def _all(self) -> list[StreamEntry]:
+        with self._lock:
             return list(self._entries.values())
-
-    def _what_to_write(self, entry: _Entry, folder: Path) -> Session | Path | None:
-        """With all steps at rest: the session to write, or a file that no later step can replace."""
-        if entry.written is not None and entry.written[0] == entry.changed and entry.written[1].is_file():
-            return entry.written[1]
-        if entry.session is not None:
-            entry.shared = True
-            return entry.session
-        if entry.file is not None:
-            _link(entry.file, folder / _file_name(entry.name))
-            return folder / _file_name(entry.name)
-        return None
 
     def restore(
         self,
@@ -441,54 +336,18 @@ class Fleet:
         shelf = self._new_shelf()
         try:
             entries = {
-                name: self._revived(name, about, folders, shelf, on_damage)
+                name: snapshots.revived(name, about, folders, shelf, self._scribe, on_damage)
                 for name, about in read_manifest(folders[0]).items()
             }
         except BaseException:
             shutil.rmtree(shelf, ignore_errors=True)
             raise
-        with self._gate.closed(), self._guard:
+        with self._gate.closed(), self._lock:
             self._entries, former, self._shelf = entries, self._shelf, shelf
             self._order.clear()
             self.changes += 1
         shutil.rmtree(former, ignore_errors=True)
         return sorted(entries)
-
-    def _revived(
-        self,
-        name: str,
-        about: dict[str, Any],
-        folders: list[Path],
-        shelf: Path,
-        on_damage: Callable[[str, str], None] | None,
-    ) -> _Entry:
-        entry = _Entry(name, frozen=about["frozen"])
-        if about["file"] is None:
-            return entry
-        for i, path in enumerate(folder / _file_name(name) for folder in folders):
-            if i > 0 and not path.exists():
-                continue
-            try:
-                step = self._step_in(path)
-            except (SnapshotError, OSError) as error:
-                if on_damage is None or _is_whole(path):
-                    raise SnapshotError(f"stream {name!r}: {error}") from error
-                on_damage(name, str(error))
-                continue
-            entry.file, entry.stored, entry.written = shelf / path.name, 0, (0, path)
-            entry.seen = (step, None)
-            _link(path, entry.file)
-            break
-        return entry
-
-    def _step_in(self, path: Path) -> int:
-        """How many steps the stream in a file has taken, after checking all of the file."""
-        with self._pen:
-            try:
-                self._scribe.load(path)
-                return self._scribe.step
-            finally:
-                self._scribe.reset()
 
     def rollback(self, name: str, folder: str | os.PathLike[str]) -> None:
         """Take one stream back to what it was in a snapshot; the others, and whether it is frozen, stay as they are."""
@@ -499,200 +358,3 @@ class Fleet:
             if about["file"] is not None:
                 adapter.load(Path(folder) / about["file"])
             self._mark(entry)
-
-
-class Member(Adapter):
-    """One stream of a fleet: an `Adapter` whose network is lent to it for each call."""
-
-    def __init__(self, fleet: Fleet, name: str) -> None:
-        self.fleet, self.name = fleet, name
-        self.method, self.policy, self.window = fleet.method, fleet.policy, fleet.window
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"a stream of a fleet has no {name!r} of its own: its network is lent to it for each call")
-
-    def __repr__(self) -> str:
-        return f"<stream {self.name!r} at step {self.step}>"
-
-    def __call__(self, images: Tensor) -> Tensor:
-        """Predict, then adapt; a frozen stream only predicts."""
-        return self.fleet.take(self.name, images).logits
-
-    def predict(self, images: Tensor) -> Tensor:
-        """Predict only: logits [batch, classes]; nothing changes, and a stream that has not begun does not begin."""
-        return self.fleet.take(self.name, images, adapt=False).logits
-
-    def reset(self) -> None:
-        """Back to the source model, bit for bit, as if nothing had been seen; a frozen stream stays frozen."""
-        with self.fleet._lent(self.name, begin=True, blank=True) as (entry, _):
-            self.fleet._mark(entry)
-
-    def save(self, path: str | os.PathLike[str], *, durable: bool = True) -> None:
-        """As `Adapter.save`; an adapter made alike can load it."""
-        with self.fleet._lent(self.name, begin=False) as (_, adapter):
-            adapter.save(path, durable=durable)
-
-    def load(self, path: str | os.PathLike[str]) -> None:
-        """As `Adapter.load`."""
-        with self.fleet._lent(self.name, begin=True, blank=True) as (entry, adapter):
-            adapter.load(path)
-            self.fleet._mark(entry)
-
-    @property
-    def model(self) -> nn.Module:
-        """A copy of the network as it is now for this stream; later steps do not change it."""
-        with self.fleet._lent(self.name, begin=False) as (_, adapter):
-            values = adapter.network.arena.values.clone()
-        own = self.fleet._make()
-        own.network.arena.assign(values)
-        return own.model
-
-    @property
-    def num_classes(self) -> int | None:
-        """Number of classes; None until it is given or the first batch has told."""
-        with self.fleet._lent(self.name, begin=False) as (_, adapter):
-            return adapter.num_classes
-
-    def numbers_held(self) -> int:
-        """How many numbers live in memory for this stream alone; none while it is on disk."""
-        entry = self.fleet._entries.get(self.name)
-        session = None if entry is None else entry.session
-        return 0 if session is None else session.numbers()
-
-    @property
-    def step(self) -> int:  # type: ignore[override]  # an attribute there
-        """Adapting calls so far; one that is under way does not count yet."""
-        entry = self.fleet._entries.get(self.name)
-        return 0 if entry is None else entry.seen[0]
-
-    @property
-    def last(self) -> StepRecord | None:  # type: ignore[override]  # an attribute there
-        """StepRecord of the last adapting call."""
-        entry = self.fleet._entries.get(self.name)
-        return None if entry is None else entry.seen[1]
-
-
-class _Gate:
-    """Many may pass at a time; while it is closed nobody does."""
-
-    def __init__(self) -> None:
-        self._condition = threading.Condition()
-        self._inside = 0
-        self._closed = False
-
-    @contextlib.contextmanager
-    def passing(self) -> Iterator[None]:
-        """Not to be nested in one thread: a gate that is closing would wait for itself."""
-        with self._condition:
-            while self._closed:
-                self._condition.wait()
-            self._inside += 1
-        try:
-            yield
-        finally:
-            with self._condition:
-                self._inside -= 1
-                if not self._inside:
-                    self._condition.notify_all()
-
-    @contextlib.contextmanager
-    def closed(self) -> Iterator[None]:
-        """Wait until nobody is inside, and keep everybody out."""
-        with self._condition:
-            while self._closed:
-                self._condition.wait()
-            self._closed = True
-            while self._inside:
-                self._condition.wait()
-        try:
-            yield
-        finally:
-            with self._condition:
-                self._closed = False
-                self._condition.notify_all()
-
-
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """The streams that a snapshot holds, by name; whatever is wrong with the list is a SnapshotError."""
-    try:
-        content = json.loads((folder / MANIFEST).read_bytes())
-        if content["version"] != _VERSION:
-            raise SnapshotError(f"{folder} was written by another version of tidefast")
-        streams: dict[str, Any] = content["streams"]
-        if content["digest"] != _digest(streams):
-            raise SnapshotError(f"{folder} is damaged: the list of its streams does not match its digest")
-        for name, about in streams.items():
-            fits = type(about["frozen"]) is bool and about["file"] in (None, _file_name(checked_name(name)))
-            if not fits:
-                raise SnapshotError(f"{folder} is no readable snapshot of a fleet: it says {about!r} of {name[:40]!r}")
-    except FileNotFoundError as error:
-        raise SnapshotError(f"no snapshot of a fleet at {folder}") from error
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        if isinstance(error, SnapshotError):
-            raise
-        raise SnapshotError(f"{folder} is no readable snapshot of a fleet: {error!r}") from error
-    return streams
-
-
-def _manifest_text(streams: dict[str, Any]) -> bytes:
-    content = {"version": _VERSION, "taken": time.time(), "streams": streams, "digest": _digest(streams)}
-    return json.dumps(content, sort_keys=True).encode()
-
-
-def _digest(streams: Any) -> str:
-    return hashlib.blake2b(json.dumps(streams, sort_keys=True).encode(), digest_size=16).hexdigest()
-
-
-def _is_whole(path: Path) -> bool:
-    """Whether a file is an undamaged snapshot of some adapter, be it another one."""
-    try:
-        snapshot.read(path, "adapter")
-    except (SnapshotError, OSError):
-        return False
-    return True
-
-
-def _copied(session: Session) -> Session:
-    """A copy that later steps do not reach."""
-    moments = {key: value.clone() if isinstance(value, Tensor) else value for key, value in session.moments.items()}
-    states: dict[str, State] = {}
-    for owner, state in session.states.items():
-        states[owner] = State(state.fields.values())
-        states[owner].update({k: v.clone() if isinstance(v, Tensor) else v for k, v in state.items()})
-    return dataclasses.replace(session, moments=moments, group=dict(session.group), states=states)
-
-
-def checked_name(name: str) -> str:
-    """The name of a stream, or an error; names never become paths, so they may hold any printable character."""
-    if not isinstance(name, str):
-        raise TypeError(f"a stream has a name, got {name!r}")
-    if not 0 < len(name) <= 200 or not name.isprintable():
-        raise ValueError(f"the name of a stream has 1 to 200 printable characters, got {name[:40]!r}")
-    return name
-
-
-def _file_name(name: str) -> str:
-    """Where a stream lies: a digest of its name, so that no name can lead anywhere else."""
-    return f"{hashlib.blake2b(name.encode(), digest_size=16).hexdigest()}.safetensors"
-
-
-def _link(old: Path, new: Path) -> None:
-    """Another name for a file that is only ever replaced whole; a copy where the system has no links."""
-    try:
-        os.link(old, new)
-    except FileNotFoundError:
-        raise
-    except OSError:
-        shutil.copyfile(old, new)
-        _flush(new)
-
-
-def _flush(path: Path) -> None:
-    """Make sure that a file, or the list of files of a folder, is on the disk."""
-    if os.name != "posix" and path.is_dir():
-        return
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from tidefast.core import losses
 from tidefast.errors import SnapshotError
-from tidefast.fleet.fleet import Fleet, Taken
+from tidefast.fleet import Fleet
+from tidefast.fleet.entry import Taken
 from tidefast.serve import images
 from tidefast.serve.batching import Batcher, Request
 from tidefast.serve.refused import RefusedError

@@ -15,7 +15,8 @@ from typing import Any
 
 from tidefast.core.files import LOCK, locked, write_atomically
 from tidefast.errors import SnapshotError
-from tidefast.fleet.fleet import MANIFEST, Fleet, checked_name, read_manifest
+from tidefast.fleet import Fleet
+from tidefast.fleet.manifest import MANIFEST, checked_name, read_manifest
 
 _NUMBERED = re.compile(r"\d{6,12}")
 _log = logging.getLogger("tidefast.serve")

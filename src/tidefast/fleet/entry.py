@@ -1,0 +1,59 @@
+"""What a fleet knows of each of its streams."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from torch import Tensor
+
+from tidefast.adapter import Session
+from tidefast.core.record import StepRecord
+from tidefast.core.state import State
+
+
+@dataclass
+class StreamEntry:
+    """What the fleet knows of a stream. Whoever changes more than a flag of it holds `lock`."""
+
+    name: str
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    session: Session | None = None
+    """None while it is lent to a worker, while it lies in `file` only, and before the first images."""
+    shared: bool = False
+    """A snapshot may still be writing the session: a step needs a copy."""
+    file: Path | None = None
+    stored: int = -1
+    """What `changed` was when `file` was written."""
+    written: tuple[int, Path] | None = None
+    """What `changed` was at the last snapshot, and its file there."""
+    changed: int = 0
+    """How often it changed."""
+    frozen: bool = False
+    seen: tuple[int, StepRecord | None] = (0, None)
+    """Steps, and the record of the last one; one value, so that they always fit together."""
+
+
+class Taken(NamedTuple):
+    """What came of one batch."""
+
+    logits: Tensor
+    """[batch, classes]"""
+    step: int
+    """Of the stream, this call included."""
+    record: StepRecord | None
+    """None when it only predicted."""
+    frozen: bool
+
+
+def copied(session: Session) -> Session:
+    """A copy that later steps do not reach."""
+    moments = {key: value.clone() if isinstance(value, Tensor) else value for key, value in session.moments.items()}
+    states: dict[str, State] = {}
+    for owner, state in session.states.items():
+        states[owner] = State(state.fields.values())
+        states[owner].update({k: v.clone() if isinstance(v, Tensor) else v for k, v in state.items()})
+    return dataclasses.replace(session, moments=moments, group=dict(session.group), states=states)

@@ -1,0 +1,37 @@
+"""The adapters of a fleet, lent to one stream at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from collections.abc import Callable, Iterator
+
+from tidefast.adapter import Adapter
+
+
+class Workers:
+    """At most `most` adapters, each made when it is first needed; who finds none free waits for one."""
+
+    def __init__(self, make: Callable[[], Adapter], most: int) -> None:
+        self.make, self.most = make, most
+        self._idle: queue.LifoQueue[Adapter] = queue.LifoQueue()
+        self._lock = threading.Lock()
+        self._made = 0
+
+    @contextlib.contextmanager
+    def lent(self) -> Iterator[Adapter]:
+        """An adapter, with whatever the last stream left in it."""
+        with self._lock:
+            grow = self._idle.empty() and self._made < self.most
+            self._made += grow
+        try:
+            adapter = self.make() if grow else self._idle.get()
+        except BaseException:
+            with self._lock:
+                self._made -= grow
+            raise
+        try:
+            yield adapter
+        finally:
+            self._idle.put(adapter)
