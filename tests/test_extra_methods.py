@@ -7,8 +7,10 @@ import functools
 import math
 import zlib
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 import recorded
@@ -157,6 +159,8 @@ def test_shuffled_pixels_keep_their_colours_and_a_covered_centre_its_surrounding
     for before, after in zip(batch, pixels, strict=True):
         assert sorted(before.flatten(1).T.tolist()) == sorted(after.flatten(1).T.tolist())
         assert not torch.equal(before, after)
+    place = destroy_shape(torch.arange(256.0).view(1, 1, 16, 16).expand(2, 3, 16, 16), "pixels", 4, generator())
+    assert torch.equal(place[0], place[1])  # one order for the whole batch
     covered = destroy_shape(batch, "occlusion", 4, generator())
     centre = covered[:, :, 4:12, 4:12]
     assert torch.allclose(centre, batch.mean((2, 3), keepdim=True).expand_as(centre))
@@ -387,25 +391,53 @@ def test_tones_are_those_of_eight_bit_images(torchvision, number, name):
     assert not torch.allclose(ours, levels.double() / 255, atol=0.01)
 
 
-def test_motions_move_by_whole_pixels_degrees_and_about_the_corner(torchvision):
+def moved(image: Tensor, number: int, strength: float, sign: float) -> Tensor:
+    motion = augmix._motions(torch.tensor([number]), torch.tensor([strength]), torch.tensor([sign]), image.shape[-2:])
+    return augmix._warp(image, motion)
+
+
+def moved_by_pillow(image: Tensor, number: int, strength: float, sign: float) -> Tensor:
+    """The published operations, which are Pillow's, in floats."""
+    height, width = image.shape[-2:]
+    across, down = sign * int(width / 3 * strength), sign * int(height / 3 * strength)
+    slope = sign * 0.3 * strength
+    affine = [None, (1, slope, 0, 0, 1, 0), (1, 0, 0, slope, 1, 0), (1, 0, across, 0, 1, 0), (1, 0, 0, 0, 1, down)]
+    channels = []
+    for channel in image[0].float().numpy():
+        picture, bilinear = Image.fromarray(channel), Image.Resampling.BILINEAR
+        if number == 0:
+            picture = picture.rotate(-sign * int(30 * strength), bilinear)
+        else:
+            picture = picture.transform((width, height), Image.Transform.AFFINE, affine[number], resample=bilinear)
+        channels.append(torch.from_numpy(np.asarray(picture).copy()))
+    return torch.stack(channels)[None].double()
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("number", range(5))
+def test_motions_are_the_published_ones_up_to_the_border(number, sign):
+    image = 0.5 + 0.5 * torch.rand(1, 3, 60, 91, generator=generator()).double()  # black is only what lies outside
+    for strength in (0.04, 0.07, 0.1):
+        ours, published = (move(image, number, strength, sign) for move in (moved, moved_by_pillow))
+        assert torch.allclose(ours, published, atol=1e-4)
+        assert torch.equal(ours == 0.0, published == 0.0)
+
+
+def test_a_turned_image_is_black_only_where_it_looks_outside():
+    even = torch.ones(1, 3, 32, 32)
+    for number in range(3):
+        turned = moved(even, number, 0.1, 1.0)
+        assert bool(((turned == 0.0) | (turned > 0.999)).all())  # nothing fades
+        assert 0 < int((turned == 0.0).sum()) < 3 * 32 * 6
+
+
+def test_motions_move_by_whole_pixels_degrees_and_about_the_corner():
     image = torch.rand(1, 3, 60, 90, generator=generator()).double()
-
-    def moved(number: int, strength: float, sign: float = 1.0) -> Tensor:
-        motion = augmix._motions(
-            torch.tensor([number]), torch.tensor([strength]), torch.tensor([sign]), image.shape[-2:]
-        )
-        return augmix._warp(image, motion, "zeros")
-
-    assert torch.allclose(moved(3, 0.08)[..., :-2], image[..., 2:], atol=1e-5)  # 90 / 3 x 0.08 = 2.4: two pixels
-    assert torch.allclose(moved(4, 0.07, -1.0)[..., 1:, :], image[..., :-1, :], atol=1e-5)
-    rotate = torchvision.transforms.functional.rotate
-    bilinear = torchvision.transforms.InterpolationMode.BILINEAR
-    turned = [rotate(image, sign * 2.0, interpolation=bilinear) for sign in (1, -1)]
-    assert min((moved(0, 0.09) - other).abs().max() for other in turned) < 1e-4
-    assert torch.allclose(moved(1, 0.1)[..., 0, :], image[..., 0, :], atol=1e-5)  # the first row stays
-    row = image[0, 0, 50]  # moved by 0.03 x 50 = 1.5 pixels
-    assert torch.allclose(moved(1, 0.1)[0, 0, 50, :80], (row[1:81] + row[2:82]) / 2, atol=1e-4)
-    assert torch.allclose(moved(2, 0.1)[..., 0], image[..., 0], atol=1e-5)
+    assert torch.allclose(moved(image, 3, 0.08, 1.0)[..., :-2], image[..., 2:], atol=1e-5)  # 90 / 3 x 0.08 = 2.4: two
+    assert torch.allclose(moved(image, 4, 0.07, -1.0)[..., 1:, :], image[..., :-1, :], atol=1e-5)
+    first, row = image[0, 0, 0], image[0, 0, 49]  # their centres lie 0.5 and 49.5 below the corner, at a slope of 0.03
+    assert torch.allclose(moved(image, 1, 0.1, 1.0)[0, 0, 0, :80], first[:80].lerp(first[1:81], 0.015), atol=1e-5)
+    assert torch.allclose(moved(image, 1, 0.1, 1.0)[0, 0, 49, :80], row[1:81].lerp(row[2:82], 0.485), atol=1e-4)
 
 
 def test_crops_are_flips_and_parts_of_the_image():

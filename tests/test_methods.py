@@ -262,6 +262,11 @@ def test_a_pure_shift_moves_by_whole_pixels():
     assert torch.allclose(moved[:, :, 1:, 2:], batch[:, :, :-1, :-2], atol=1e-6)
 
 
+def test_shifts_reach_a_sixteenth_of_the_canvas_of_odd_sizes_too():
+    """The canvas is the image with int(n / 2) pixels on either side."""
+    assert [augment._reach(side) for side in (32, 33, 224)] == [4.0, (33 + 2 * 16) / 16, 28.0]
+
+
 def test_hue_shifts_agree_with_the_standard_library():
     import colorsys
 

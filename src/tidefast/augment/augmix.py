@@ -60,7 +60,7 @@ class AugMix:
         if self.crop == "padded":
             shift = torch.randint(-4, 5, (2, self.views), generator=generator).float()
             matrices = _matrices(flip, zeros, shift[0] * flip, zeros, ones, shift[1])
-            return _warp(image.expand(self.views, -1, -1, -1), matrices, "zeros")
+            return _warp(image.expand(self.views, -1, -1, -1), matrices)
         height, width = image.shape[-2:]
         tries = (self.views, 10)
         area = height * width * (0.08 + 0.92 * torch.rand(tries, generator=generator))
@@ -75,7 +75,7 @@ class AugMix:
         left = (torch.rand(self.views, generator=generator) * (width - wide + 1)).floor()
         across, down = left + wide / 2 - width / 2, top + tall / 2 - height / 2
         matrices = _matrices(flip * wide / width, zeros, across, zeros, tall / height, down)
-        return _warp(image.expand(self.views, -1, -1, -1), matrices, "border")
+        return _warp(image.expand(self.views, -1, -1, -1), matrices)
 
 
 def _apply(images: Tensor, operation: Tensor, strength: Tensor, sign: Tensor) -> Tensor:
@@ -90,7 +90,7 @@ def _apply(images: Tensor, operation: Tensor, strength: Tensor, sign: Tensor) ->
     if len(moving):
         place = moving.to(images.device)
         motion = _motions(operation[moving] - _TONES, strength[moving], sign[moving], images.shape[-2:])
-        changed[place] = _warp(images[place], motion, "zeros")
+        changed[place] = _warp(images[place], motion)
     return changed
 
 
@@ -136,8 +136,8 @@ def _motions(number: Tensor, strength: Tensor, sign: Tensor, size: torch.Size) -
     angle = torch.deg2rad(sign * torch.floor(30 * strength)) * (number == 0)
     shear = sign * 0.3 * strength
     shear_x, shear_y = shear * (number == 1), shear * (number == 2)
-    shift_x = sign * torch.floor(width / 3 * strength) * (number == 3) + shear_x * (height - 1) / 2  # about the corner
-    shift_y = sign * torch.floor(height / 3 * strength) * (number == 4) + shear_y * (width - 1) / 2
+    shift_x = sign * torch.floor(width / 3 * strength) * (number == 3) + shear_x * height / 2  # about the corner
+    shift_y = sign * torch.floor(height / 3 * strength) * (number == 4) + shear_y * width / 2
     cosine, sine = torch.cos(angle), torch.sin(angle)
     return _matrices(cosine, sine + shear_x, shift_x, shear_y - sine, cosine, shift_y)
 
@@ -147,8 +147,11 @@ def _matrices(*entries: Tensor) -> Tensor:
     return torch.stack(entries, dim=1).view(-1, 2, 3)
 
 
-def _warp(images: Tensor, matrices: Tensor, padding: str) -> Tensor:
-    """Sample images bilinearly; a matrix takes a place in the result to one in the image, in pixels from the centre."""
+def _warp(images: Tensor, matrices: Tensor) -> Tensor:
+    """Sample images bilinearly; a matrix takes a place in the result to one in the image, in pixels from the centre.
+
+    A place outside the image is black; one inside is not darkened by what lies beyond the border.
+    """
     height, width = images.shape[-2:]
     matrices = matrices.to(images)
     x = torch.arange(width, device=images.device, dtype=images.dtype) - (width - 1) / 2
@@ -156,4 +159,6 @@ def _warp(images: Tensor, matrices: Tensor, padding: str) -> Tensor:
     row = matrices[:, :, :1] * x + matrices[:, :, 2:]
     places = row[:, :, None, :] + (matrices[:, :, 1:2] * y)[..., None]
     grid = torch.stack([places[:, 0] * 2 / width, places[:, 1] * 2 / height], dim=-1)
-    return functional.grid_sample(images, grid, mode="bilinear", padding_mode=padding, align_corners=False)
+    sampled = functional.grid_sample(images, grid, mode="bilinear", padding_mode="border", align_corners=False)
+    inside = ((grid >= -1.0) & (grid < 1.0)).all(-1)
+    return torch.where(inside[:, None], sampled, 0.0)

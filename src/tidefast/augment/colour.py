@@ -82,7 +82,7 @@ class ColourAffine:
         return _affine(
             views,
             angle=math.radians(uniform(-15.0, 15.0)),
-            shift=(round(uniform(-width / 8, width / 8)), round(uniform(-height / 8, height / 8))),
+            shift=(round(uniform(-_reach(width), _reach(width))), round(uniform(-_reach(height), _reach(height)))),
             zoom=uniform(0.9, 1.1),
             flip=uniform(0.0, 1.0) < 0.5,
             padding="reflection" if self.padding == "reflect" else "border",
@@ -107,6 +107,11 @@ class ColourAffineBlur(ColourAffine):
         views = _blur(moved, _uniform(generator, 0.001, 0.5))
         noise = torch.randn(views.shape, generator=generator, dtype=views.dtype).to(views.device)
         return (views + 0.005 * noise).clamp(0.0, 1.0)
+
+
+def _reach(side: int) -> float:
+    """Farthest shift along a side: a sixteenth of the canvas, which is padded by half a side, rounded down."""
+    return (side + 2 * (side // 2)) / 16
 
 
 def grey(images: Tensor) -> Tensor:

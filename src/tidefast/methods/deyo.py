@@ -117,7 +117,10 @@ def _shuffle_patches(images: Tensor, grid: int, generator: torch.Generator) -> T
 
 
 def _shuffle_pixels(images: Tensor, grid: int, generator: torch.Generator) -> Tensor:
-    return _shuffle(images.flatten(2).mT, generator).mT.reshape(images.shape)
+    """All pixels in one random order, which the images of a batch share."""
+    pixels = images.flatten(2)
+    order = torch.randperm(pixels.shape[2], generator=generator).to(images.device)
+    return pixels[:, :, order].reshape(images.shape)
 
 
 def _cover_centre(images: Tensor, grid: int, generator: torch.Generator) -> Tensor:
