@@ -19,10 +19,22 @@ import tidefast
 from tidefast import cli, corruptions, datasets, models, resets
 from tidefast.core.record import History
 from tidefast.datasets import D109_INDICES, DatasetError, ImageFolder, ImageSet, bundled, draw_subset
-from tidefast.datasets.choice import digest, read_ids
 from tidefast.datasets.d109 import CLASSES, DOMAINS
+from tidefast.datasets.subset import digest, read_ids
 from tidefast.models.selection import select_classes
-from tidefast.streams import Dirichlet, Domain, Runs, Seekable, Segments, Span, Stream, Tour, hold, make, registry
+from tidefast.streams import (
+    Dirichlet,
+    Domain,
+    RecurringStream,
+    Runs,
+    Seekable,
+    Segments,
+    Span,
+    Stream,
+    hold,
+    make,
+    registry,
+)
 from tidefast.streams.protocols.cin_c import ORDERS
 
 BUNDLED = bundled()
@@ -287,9 +299,9 @@ def test_lists_of_images_are_checked_against_the_published_hashes(tmp_path: Path
 
 def test_images_of_a_list_are_found_by_name_and_missing_ones_are_named():
     names = ["a/1.JPEG", "a/2.JPEG", "b/3.JPEG"]
-    assert datasets.choice.places_of(["b/3.JPEG", "a/1.JPEG"], names) == [2, 0]
+    assert datasets.subset.places_of(["b/3.JPEG", "a/1.JPEG"], names) == [2, 0]
     with pytest.raises(DatasetError, match=r"1 of the 2 images that were chosen .* the first c/4\.JPEG"):
-        datasets.choice.places_of(["a/1.JPEG", "c/4.JPEG"], names)
+        datasets.subset.places_of(["a/1.JPEG", "c/4.JPEG"], names)
 
 
 def test_a_subset_of_stored_files_is_the_same_under_every_corruption_and_at_every_visit(stored: Path):
@@ -376,8 +388,8 @@ def test_in_d109_warns_when_it_is_not_the_published_set(tmp_path: Path):
 
 def test_the_small_form_of_in_d109_has_different_images_in_every_domain():
     stream = make("in-d109-recurring-mini", BUNDLED, visits=1)
-    assert isinstance(stream, Tour)
-    places = [track.data.places for track in stream.tracks]
+    assert isinstance(stream, RecurringStream)
+    places = [part.data.places for part in stream.streams]
     assert sorted(np.concatenate(places).tolist()) == list(range(3000))
     assert [len(each) for each in places] == pytest.approx([3000 * n / 77_973 for n in DOMAINS.values()], abs=1)
     with pytest.raises(ValueError, match="2 images are too few"):
@@ -528,10 +540,10 @@ def test_cdc_has_the_recorded_segments(delta: float, segments: float, longest: f
     assert np.mean([lengths.min() for lengths in visits]) == pytest.approx(shortest, abs=0.4)
 
 
-@pytest.mark.parametrize("route", [Segments(0.1), Segments(10, slots=5), Runs()])
-def test_every_route_shows_each_batch_of_each_domain_once(route):
+@pytest.mark.parametrize("domain_order", [Segments(0.1), Segments(10, slots=5), Runs()])
+def test_every_order_of_domains_shows_each_batch_of_each_domain_once(domain_order):
     for seed in range(50):
-        turns = route.draw([5, 1, 12], np.random.default_rng(seed))
+        turns = domain_order.draw([5, 1, 12], np.random.default_rng(seed))
         assert np.bincount(turns).tolist() == [5, 1, 12]
 
 
@@ -578,13 +590,13 @@ def test_cdc_is_in_c_recurring_in_another_order(route: str):
 
 
 def test_a_tour_refuses_what_does_not_fit():
-    track = Stream(BUNDLED, hold(Domain(), 192) * 2, cross=False)
+    stream = Stream(BUNDLED, hold(Domain(), 192) * 2, cross=False)
     with pytest.raises(ValueError, match="fall into 4 equal visits, got streams of 6 batches"):
-        Tour([track], visits=4)
+        RecurringStream([stream], visits=4)
     with pytest.raises(ValueError, match="steps=7 is more than the 6 batches of 2 visits"):
-        Tour([track], visits=2, steps=7)
+        RecurringStream([stream], visits=2, steps=7)
     with pytest.raises(IndexError, match="step 6 is outside"):
-        Tour([track], visits=2)[6]
+        RecurringStream([stream], visits=2)[6]
     with pytest.raises(ValueError, match="route must be one of"):
         make("cdc-mini", route="random")
     with pytest.raises(ValueError, match="delta must lie in"):

@@ -21,7 +21,7 @@ from tidefast.core.step import Objective
 from tidefast.errors import SnapshotError
 from tidefast.methods.reservoir.clusters import Clusters, clustering_gradient
 from tidefast.methods.reservoir.reservoir import _average, _supported
-from tidefast.methods.reservoir.style import Moments, measure
+from tidefast.methods.reservoir.style import ChannelMoments, measure
 from tidefast.testing import CHECKS, check_adapter, small_network
 
 SGD = functools.partial(torch.optim.SGD, lr=0.05, momentum=0.9)
@@ -438,18 +438,20 @@ def test_small_batches_open_no_entry():
 def test_the_style_of_a_batch_is_the_logarithm_of_its_variance():
     maps = [torch.rand(6, 4, 5, 5), 3 * torch.rand(6, 2, 3, 3), torch.rand(6, 3)]
     expected = torch.cat([one.transpose(0, 1).flatten(1).var(1).log() for one in maps])
-    moments = Moments.of(maps)
+    moments = ChannelMoments.of(maps)
     torch.testing.assert_close(moments.style(), expected)
-    halves = Moments.joined([Moments.of([one[:2] for one in maps]), Moments.of([one[2:] for one in maps])])
+    halves = ChannelMoments.joined(
+        [ChannelMoments.of([one[:2] for one in maps]), ChannelMoments.of([one[2:] for one in maps])]
+    )
     torch.testing.assert_close(halves.style(), expected)
     chosen = torch.tensor([0, 3, 3])
-    torch.testing.assert_close(moments.style(chosen), Moments.of([one[chosen] for one in maps]).style())
-    assert torch.isfinite(Moments.of([torch.ones(1, 3)]).style()).all()  # one value has no variance
+    torch.testing.assert_close(moments.style(chosen), ChannelMoments.of([one[chosen] for one in maps]).style())
+    assert torch.isfinite(ChannelMoments.of([torch.ones(1, 3)]).style()).all()  # one value has no variance
 
 
 def test_styles_of_source_batches_come_from_passes_over_the_images():
     numbers = torch.rand(20, 1, 4)
-    moments = Moments.of([numbers])
+    moments = ChannelMoments.of([numbers])
     styles = moments.styles_of_batches(8, 6)  # 8, 8, 4; 8, 8, 4
     order = torch.Generator().manual_seed(0)
     first, second = (torch.randperm(20, generator=order) for _ in range(2))
@@ -460,7 +462,7 @@ def test_styles_of_source_batches_come_from_passes_over_the_images():
 
 def test_the_threshold_is_a_quantile_of_the_distances_between_source_batches():
     adapted = adapter(quantile=0.25)
-    styles = Moments.of([SOURCE]).styles_of_batches(8, 20)
+    styles = ChannelMoments.of([SOURCE]).styles_of_batches(8, 20)
     pairs = sorted(float((a - b).norm()) for i, a in enumerate(styles) for b in styles[:i])
     assert float(adapted.constants["style_threshold"]) == pytest.approx(pairs[round(0.25 * 189)], rel=0.02)
     torch.testing.assert_close(adapted.constants["source_style"], styles.mean(0))
@@ -480,7 +482,7 @@ def test_the_models_style_is_that_of_its_first_three_convolutions_under_the_sour
             values = layer(values)
             if isinstance(layer, nn.Conv2d):
                 maps.append(values)
-    torch.testing.assert_close(found, Moments.of(maps).style())
+    torch.testing.assert_close(found, ChannelMoments.of(maps).style())
     assert ran == []  # it stopped after the third
     assert torch.equal(private.arena.values, before)
     assert not [hook for module in private.module[:-1] for hook in module._forward_hooks.values()]
@@ -489,7 +491,7 @@ def test_the_models_style_is_that_of_its_first_three_convolutions_under_the_sour
 def test_a_network_with_fewer_convolutions_or_none_has_a_style_too():
     assert measure(Network(network("layer")), IMAGES[0]).style().shape == (16,)
     flat = nn.Sequential(nn.Flatten(), nn.Linear(768, 8), nn.BatchNorm1d(8), nn.Linear(8, 10))
-    torch.testing.assert_close(measure(Network(flat), IMAGES[0]).style(), Moments.of([IMAGES[0]]).style())
+    torch.testing.assert_close(measure(Network(flat), IMAGES[0]).style(), ChannelMoments.of([IMAGES[0]]).style())
     adapted = tidefast.adapt(flat, tidefast.Reservoir("tent", **FEW), source=SOURCE)
     assert adapted(IMAGES[0]).shape == (8, 10)
     table = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
@@ -527,7 +529,7 @@ def test_vgg19_gives_the_outputs_of_its_second_to_fourth_convolution(monkeypatch
         third = features[5](features[4](second.relu()))
         fourth = features[7](third.relu())
     route = adapted.method._route(adapted.network, IMAGES[0], state_of(adapted))
-    torch.testing.assert_close(route.style, Moments.of([second, third, fourth]).style())
+    torch.testing.assert_close(route.style, ChannelMoments.of([second, third, fourth]).style())
     assert "vgg" not in " ".join(name for name, _ in adapted.network.module.named_modules())
 
     module.vgg19 = lambda weights: (_ for _ in ()).throw(OSError("no route to host"))

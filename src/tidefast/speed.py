@@ -131,7 +131,7 @@ def methods_measured() -> dict[str, Method]:
 
 
 @dataclass(frozen=True)
-class Row:
+class StepCost:
     """One method, with or without ASR, on one network."""
 
     name: str
@@ -153,7 +153,7 @@ def measure(
     names: Sequence[str],
     rounds: int = 7,
     progress: Callable[[str], None] = lambda message: None,
-) -> tuple[list[Row], float | None]:
+) -> tuple[list[StepCost], float | None]:
     """Rows for `names`, each plain and with ASR, and ASR's own bookkeeping relative to the ETA step (None without ETA).
 
     All sides take turns in one process, so that whatever else the machine does falls on all of them.
@@ -188,7 +188,7 @@ def measure(
         peak, held = _memory_in_a_new_process(shape, name)
         unavoidable = backwards * median["forward+backward"] + (forwards - backwards) * median["forward"]
         base = median[name.removesuffix("+asr")]
-        rows.append(Row(name, forwards, backwards, median[name], unavoidable, median[name] / base, peak, held))
+        rows.append(StepCost(name, forwards, backwards, median[name], unavoidable, median[name] / base, peak, held))
     return rows, _bookkeeping(adapters["eta+asr"], images, rounds) / median["eta"] if "eta" in names else None
 
 
@@ -262,7 +262,7 @@ def _peak_megabytes() -> float:
     return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM")), math.nan)
 
 
-def table(rows: Sequence[Row]) -> Iterator[str]:
+def table(rows: Sequence[StepCost]) -> Iterator[str]:
     """Lines of a Markdown table."""
     yield "| step | forwards | backwards | time / unavoidable | time / plain method | numbers held / network | MB |"
     yield "| --- | --- | --- | --- | --- | --- | --- |"

@@ -17,11 +17,11 @@ from tidefast.adapter import Adapter
 from tidefast.errors import SnapshotError
 
 Factory = Callable[..., Adapter]
-Kind = Literal["batch", "layer", "group", "attention"]
+Normalization = Literal["batch", "layer", "group", "attention"]
 _STEPS = 6
 
 
-def small_network(norm: Kind = "batch", classes: int = 10) -> nn.Module:
+def small_network(norm: Normalization = "batch", classes: int = 10) -> nn.Module:
     """A tiny classifier of images [batch, 3, height, width] with one kind of normalisation.
 
     "attention" is a vision transformer, with LayerNorm, for images whose sides are multiples of 8.
@@ -118,7 +118,11 @@ class _SmallTransformer(nn.Module):
 
 
 def check_adapter(
-    factory: Factory, *, images: Tensor | None = None, checks: Sequence[str] | None = None, norm: Kind = "batch"
+    factory: Factory,
+    *,
+    images: Tensor | None = None,
+    checks: Sequence[str] | None = None,
+    norm: Normalization = "batch",
 ) -> list[str]:
     """Run the conformance suite on the adapters that `factory` makes; raise AssertionError at the first broken promise.
 
@@ -143,7 +147,7 @@ def check_adapter(
 class _Suite:
     """A factory whose adapters are alike, and a stream for them."""
 
-    def __init__(self, factory: Factory, images: Tensor, norm: Kind) -> None:
+    def __init__(self, factory: Factory, images: Tensor, norm: Normalization) -> None:
         self.images, self.norm = images, norm
         self._factory = factory
         self.takes_model = bool(inspect.signature(factory).parameters)

@@ -51,7 +51,7 @@ def stream_of(experiment: Experiment, batches: Path | None = None) -> streams.Se
     stream = _stream(stream_text(experiment))
     # A stream that makes its batches in a way of its own is left alone: pixels are not all there is to it.
     plain = all(getattr(type(stream), name) is getattr(streams.Seekable, name) for name in ("__getitem__", "batches"))
-    return stream if batches is None or not plain else streams.Kept(stream, batches)
+    return stream if batches is None or not plain else streams.CachedStream(stream, batches)
 
 
 def stream_text(experiment: Experiment) -> str:

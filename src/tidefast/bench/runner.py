@@ -56,7 +56,8 @@ def run(
     A finished run is not run again. A folder that holds another experiment is refused; `fresh` deletes what was there.
     snapshot_every: a killed run loses at most so many batches. prefetch: processes that make batches ahead of time.
     should_stop: asked after every batch; True ends early, with a snapshot. patience: seconds to wait while another
-    process is in the folder. batches: a folder of batches that runs share, see `streams.Kept`; bits are the same.
+    process is in the folder. batches: a folder of batches that runs share (see `streams.CachedStream`), to the same
+    bits.
     """
     require_count("snapshot_every", snapshot_every)
     require_count("prefetch", prefetch, low=0)

@@ -16,7 +16,7 @@ Rounding = Literal["nearest", "ceil-kept"]
 
 
 @dataclass(frozen=True)
-class Span:
+class ArenaSpan:
     """A named stretch [start, stop) of the arena."""
 
     name: str
@@ -56,12 +56,12 @@ class Arena:
                 f"adapted parameters must be float32 or float64, got {first.dtype}: keep the normalisation layers "
                 "in float32 and run the rest under torch.autocast"
             )
-        self.tensors: list[Span] = []
+        self.tensors: list[ArenaSpan] = []
         offset, places = 0, {}
         for name, parameter in chosen.items():
             if id(parameter) not in places:
                 places[id(parameter)] = offset
-                self.tensors.append(Span(name, offset, offset + parameter.numel()))
+                self.tensors.append(ArenaSpan(name, offset, offset + parameter.numel()))
                 offset += parameter.numel()
         self.layers = _layers(self.tensors)
         self.parameter = nn.Parameter(torch.zeros(offset, dtype=first.dtype, device=first.device))
@@ -146,13 +146,13 @@ class Arena:
             self.assign(own)
 
 
-def _layers(tensors: Sequence[Span]) -> list[Span]:
+def _layers(tensors: Sequence[ArenaSpan]) -> list[ArenaSpan]:
     """Neighbouring tensors of the same module, joined."""
-    layers: list[Span] = []
+    layers: list[ArenaSpan] = []
     for tensor in tensors:
         owner = tensor.name.rpartition(".")[0]
         if layers and layers[-1].name == owner:
-            layers[-1] = Span(owner, layers[-1].start, tensor.stop)
+            layers[-1] = ArenaSpan(owner, layers[-1].start, tensor.stop)
         else:
-            layers.append(Span(owner, tensor.start, tensor.stop))
+            layers.append(ArenaSpan(owner, tensor.start, tensor.stop))
     return layers

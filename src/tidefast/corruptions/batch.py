@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from tidefast.corruptions.names import canonical
 from tidefast.corruptions.randomness import generator
-from tidefast.corruptions.severity import Constants, Scale, constants, require_scale, require_severity
+from tidefast.corruptions.severity import Scale, SeverityConstants, constants, require_scale, require_severity
 
 MIN_SIDE = 8  # below this some of the constants stop meaning anything
 _MAX_WORD = 2**64 - 1
@@ -48,7 +48,7 @@ def corrupt(
 
 
 def _corrupt(
-    images: npt.NDArray[np.uint8], name: str, values: Constants, seed: int, places: list[int]
+    images: npt.NDArray[np.uint8], name: str, values: SeverityConstants, seed: int, places: list[int]
 ) -> npt.NDArray[np.uint8]:
     # Here, so that names and constants can be had without OpenCV, SciPy and Numba.
     try:

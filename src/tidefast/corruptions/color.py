@@ -9,10 +9,10 @@ import numpy as np
 
 from tidefast.corruptions.compiled import compiled
 from tidefast.corruptions.images import Bytes, Double, truncate
-from tidefast.corruptions.severity import Constants
+from tidefast.corruptions.severity import SeverityConstants
 
 
-def brightness(image: Bytes, constants: Constants) -> Bytes:
+def brightness(image: Bytes, constants: SeverityConstants) -> Bytes:
     """Raise the HSV value; hue and saturation stay."""
     out = np.empty(image.shape, dtype=np.uint8)
     _look_up_by_value(image.reshape(-1, 3), _brighter(*constants), out.reshape(-1, 3))
@@ -37,7 +37,7 @@ def _look_up_by_value(pixels: Bytes, table: Bytes, out: Bytes) -> None:
         out[i, 0], out[i, 1], out[i, 2] = row[red], row[green], row[blue]
 
 
-def contrast(image: Bytes, constants: Constants) -> Bytes:
+def contrast(image: Bytes, constants: SeverityConstants) -> Bytes:
     """Pull every channel towards its mean over the image."""
     (factor,) = constants
     mean = np.array(cv2.mean(image)[:3]) / 255.0
@@ -46,7 +46,7 @@ def contrast(image: Bytes, constants: Constants) -> Bytes:
     return np.asarray(cv2.LUT(image, table[None]), dtype=np.uint8)
 
 
-def saturate(image: Bytes, constants: Constants) -> Bytes:
+def saturate(image: Bytes, constants: SeverityConstants) -> Bytes:
     """Scale and shift the HSV saturation; gray has hue red, so a shift turns it reddish."""
     factor, offset = constants
     out = np.empty(image.shape)

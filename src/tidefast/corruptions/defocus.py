@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 
 from tidefast.corruptions.images import Bytes, Double, Single, truncate, unit
-from tidefast.corruptions.severity import Constants
+from tidefast.corruptions.severity import SeverityConstants
 
 
 @lru_cache(maxsize=64)
@@ -30,6 +30,6 @@ def defocus(image: Double, radius: float, sigma: float) -> Double:
     return np.asarray(cv2.filter2D(image, -1, disk(radius, sigma)), dtype=np.float64)
 
 
-def defocus_blur(image: Bytes, constants: Constants) -> Bytes:
+def defocus_blur(image: Bytes, constants: SeverityConstants) -> Bytes:
     """Blur with a disk of the given radius."""
     return truncate(defocus(unit(image), *constants))

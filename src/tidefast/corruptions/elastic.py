@@ -7,10 +7,10 @@ import numpy as np
 from tidefast.corruptions.compiled import compiled
 from tidefast.corruptions.gaussian import smooth_reflected
 from tidefast.corruptions.images import Bytes, Double, Single, truncate
-from tidefast.corruptions.severity import Constants
+from tidefast.corruptions.severity import SeverityConstants
 
 
-def elastic_transform(image: Bytes, constants: Constants, random: np.random.Generator) -> Bytes:
+def elastic_transform(image: Bytes, constants: SeverityConstants, random: np.random.Generator) -> Bytes:
     """Warp by the affine map, then by the displacement field; both bilinear, both with reflected borders."""
     strength, sigma, jitter = constants
     height, width = image.shape[:2]

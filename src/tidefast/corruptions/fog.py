@@ -6,7 +6,7 @@ import numpy as np
 
 from tidefast.corruptions.compiled import compiled
 from tidefast.corruptions.images import Bytes, Double
-from tidefast.corruptions.severity import Constants
+from tidefast.corruptions.severity import SeverityConstants
 
 
 def plasma(side: int, decay: float, uniforms: Double) -> Double:
@@ -48,7 +48,7 @@ def _displace_midpoints(field: Double, decay: float, uniforms: Double) -> None:
         step, amplitude = half, amplitude / decay
 
 
-def fog(image: Bytes, constants: Constants, random: np.random.Generator) -> Bytes:
+def fog(image: Bytes, constants: SeverityConstants, random: np.random.Generator) -> Bytes:
     """Add the field to all channels alike and dim, so that the brightest value stays the brightest."""
     thickness, decay = constants
     height, width = image.shape[:2]

@@ -7,10 +7,10 @@ import numpy as np
 from tidefast.corruptions.compiled import compiled
 from tidefast.corruptions.frost_texture import WINDOWS, texture
 from tidefast.corruptions.images import Bytes
-from tidefast.corruptions.severity import Constants
+from tidefast.corruptions.severity import SeverityConstants
 
 
-def frost(image: Bytes, constants: Constants, random: np.random.Generator) -> Bytes:
+def frost(image: Bytes, constants: SeverityConstants, random: np.random.Generator) -> Bytes:
     """Weighted sum of the image and a random crop of one of the textures, which repeat without a seam."""
     clear, frosted, size = constants
     window = texture(int(random.integers(len(WINDOWS))), size)

@@ -9,7 +9,7 @@ from scipy import fft
 
 from tidefast.corruptions.compiled import compiled
 from tidefast.corruptions.images import Bytes, Double, truncate, unit
-from tidefast.corruptions.severity import Constants
+from tidefast.corruptions.severity import SeverityConstants
 
 
 @lru_cache(maxsize=128)
@@ -61,7 +61,7 @@ def _add_pair(total: Double, before: Double, after: Double, weight: float) -> No
         total[i] += (before[i] + after[i]) * weight
 
 
-def gaussian_blur(image: Bytes, constants: Constants) -> Bytes:
+def gaussian_blur(image: Bytes, constants: SeverityConstants) -> Bytes:
     """Blur with a Gaussian of the given sigma."""
     (sigma,) = constants
     return truncate(smooth(unit(image), sigma))

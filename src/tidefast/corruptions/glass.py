@@ -8,12 +8,12 @@ import numpy.typing as npt
 from tidefast.corruptions.compiled import compiled
 from tidefast.corruptions.gaussian import smooth
 from tidefast.corruptions.images import Bytes, truncate, unit
-from tidefast.corruptions.severity import Constants
+from tidefast.corruptions.severity import SeverityConstants
 
-Offsets = npt.NDArray[np.int8]
+Displacements = npt.NDArray[np.int8]
 
 
-def glass_blur(image: Bytes, constants: Constants, random: np.random.Generator) -> Bytes:
+def glass_blur(image: Bytes, constants: SeverityConstants, random: np.random.Generator) -> Bytes:
     """Blur, displace every pixel a few times, blur again."""
     sigma, reach, sweeps = constants[0], int(constants[1]), int(constants[2])
     displaced = truncate(smooth(unit(image), sigma))
@@ -25,7 +25,7 @@ def glass_blur(image: Bytes, constants: Constants, random: np.random.Generator) 
 
 
 @compiled
-def displace(image: Bytes, offsets: Offsets, reach: int) -> None:
+def displace(image: Bytes, offsets: Displacements, reach: int) -> None:
     """Overwrite each inner pixel, from the bottom right, by the one at its offset (column, row), in place.
 
     The other pixel keeps its value. The reference reads as if it swapped the two, but its second assignment

@@ -6,10 +6,10 @@ import cv2
 import numpy as np
 
 from tidefast.corruptions.images import Bytes
-from tidefast.corruptions.severity import Constants
+from tidefast.corruptions.severity import SeverityConstants
 
 
-def jpeg_compression(image: Bytes, constants: Constants) -> Bytes:
+def jpeg_compression(image: Bytes, constants: SeverityConstants) -> Bytes:
     """Baseline JPEG with the default 4:2:0 chroma, there and back."""
     options = [cv2.IMWRITE_JPEG_QUALITY, int(constants[0])]
     done, data = cv2.imencode(".jpg", cv2.cvtColor(image, cv2.COLOR_RGB2BGR), options)

@@ -10,12 +10,12 @@ import numpy.typing as npt
 
 from tidefast.corruptions.compiled import compiled
 from tidefast.corruptions.images import Bytes, Double
-from tidefast.corruptions.severity import Constants
+from tidefast.corruptions.severity import SeverityConstants
 
-Offsets = npt.NDArray[np.int64]
+Shifts = npt.NDArray[np.int64]
 
 
-def streak(radius: float, sigma: float, degrees: float) -> tuple[Double, Offsets]:
+def streak(radius: float, sigma: float, degrees: float) -> tuple[Double, Shifts]:
     """Weights of the taps, largest at the pixel itself, and the (row, column) each of them reads."""
     steps = np.arange(2 * math.ceil(radius) + 1)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -26,7 +26,7 @@ def streak(radius: float, sigma: float, degrees: float) -> tuple[Double, Offsets
     return weights / weights.sum(), offsets.astype(np.int64)
 
 
-def blur_along(image: Bytes, weights: Double, offsets: Offsets) -> Bytes:
+def blur_along(image: Bytes, weights: Double, offsets: Shifts) -> Bytes:
     """Weighted sum of shifted copies of [H, W, C], edges replicated.
 
     Rounded to 16 bit and then cut to 8 bit: so did the image library that made the published data.
@@ -43,7 +43,7 @@ def blur_along(image: Bytes, weights: Double, offsets: Offsets) -> Bytes:
 
 
 @compiled
-def _sum_shifted(padded: Double, weights: Double, starts: Offsets, out: Bytes) -> None:
+def _sum_shifted(padded: Double, weights: Double, starts: Shifts, out: Bytes) -> None:
     height, length = out.shape
     total = np.empty(length)
     for y in range(height):
@@ -57,7 +57,7 @@ def _sum_shifted(padded: Double, weights: Double, starts: Offsets, out: Bytes) -
             out[y, i] = np.uint8(np.uint32(257.0 * total[i] + 0.5) // np.uint32(257))
 
 
-def motion_blur(image: Bytes, constants: Constants, random: np.random.Generator) -> Bytes:
+def motion_blur(image: Bytes, constants: SeverityConstants, random: np.random.Generator) -> Bytes:
     """Blur along one direction, up to 45 degrees from the horizontal."""
     radius, sigma = constants
     return blur_along(image, *streak(radius, sigma, random.uniform(-45.0, 45.0)))

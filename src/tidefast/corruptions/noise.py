@@ -17,7 +17,7 @@ from scipy.special import ndtr, pdtr
 from tidefast.corruptions.compiled import compiled
 from tidefast.corruptions.images import Bytes, Double
 from tidefast.corruptions.randomness import uniform_bits
-from tidefast.corruptions.severity import Constants
+from tidefast.corruptions.severity import SeverityConstants
 
 Thresholds = npt.NDArray[np.uint32]
 _IN: Double = np.arange(256, dtype=np.float64)[:, None]  # input level
@@ -26,22 +26,22 @@ _ABOVE: Double = np.arange(1, 257, dtype=np.float64)[None, :]  # truncation: out
 _LEAST_DEVIATION = 1e-30  # keeps quotients finite; far below what moves a level
 
 
-def gaussian_noise(image: Bytes, constants: Constants, random: np.random.Generator) -> Bytes:
+def gaussian_noise(image: Bytes, constants: SeverityConstants, random: np.random.Generator) -> Bytes:
     """Add N(0, c^2) to every value."""
     return _draw(image, _tables("gaussian_noise", *constants), random)
 
 
-def shot_noise(image: Bytes, constants: Constants, random: np.random.Generator) -> Bytes:
+def shot_noise(image: Bytes, constants: SeverityConstants, random: np.random.Generator) -> Bytes:
     """Replace every value by a Poisson count of c photons at white."""
     return _draw(image, _tables("shot_noise", *constants), random)
 
 
-def impulse_noise(image: Bytes, constants: Constants, random: np.random.Generator) -> Bytes:
+def impulse_noise(image: Bytes, constants: SeverityConstants, random: np.random.Generator) -> Bytes:
     """Replace a share c of the values by black or white, each channel for itself."""
     return _draw(image, _tables("impulse_noise", *constants), random)
 
 
-def speckle_noise(image: Bytes, constants: Constants, random: np.random.Generator) -> Bytes:
+def speckle_noise(image: Bytes, constants: SeverityConstants, random: np.random.Generator) -> Bytes:
     """Multiply every value by 1 + N(0, c^2)."""
     return _draw(image, _tables("speckle_noise", *constants), random)
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from tidefast.corruptions.compiled import compiled
 from tidefast.corruptions.images import Bytes
-from tidefast.corruptions.severity import Constants
+from tidefast.corruptions.severity import SeverityConstants
 
 Windows = npt.NDArray[np.int64]
 
@@ -72,7 +72,7 @@ def _merge_rows(image: Bytes, boxes: Windows, out: Bytes) -> None:
             out[y, x] = np.uint8(total[x] >> np.uint32(_FRACTION_BITS))
 
 
-def pixelate(image: Bytes, constants: Constants) -> Bytes:
+def pixelate(image: Bytes, constants: SeverityConstants) -> Bytes:
     """Shrink both sides to a share of themselves and enlarge back."""
     (share,) = constants
     height, width = image.shape[:2]

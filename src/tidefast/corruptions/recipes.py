@@ -17,12 +17,12 @@ from tidefast.corruptions.images import Bytes
 from tidefast.corruptions.jpeg import jpeg_compression
 from tidefast.corruptions.motion import motion_blur
 from tidefast.corruptions.pixelate import pixelate
-from tidefast.corruptions.severity import Constants
+from tidefast.corruptions.severity import SeverityConstants
 from tidefast.corruptions.snow import snow
 from tidefast.corruptions.spatter import spatter
 from tidefast.corruptions.zoom import zoom_blur
 
-DETERMINISTIC: dict[str, Callable[[Bytes, Constants], Bytes]] = {
+DETERMINISTIC: dict[str, Callable[[Bytes, SeverityConstants], Bytes]] = {
     "defocus_blur": defocus_blur,
     "zoom_blur": zoom_blur,
     "brightness": color.brightness,
@@ -33,7 +33,7 @@ DETERMINISTIC: dict[str, Callable[[Bytes, Constants], Bytes]] = {
     "saturate": color.saturate,
 }
 
-RANDOM: dict[str, Callable[[Bytes, Constants, np.random.Generator], Bytes]] = {
+RANDOM: dict[str, Callable[[Bytes, SeverityConstants, np.random.Generator], Bytes]] = {
     "gaussian_noise": noise.gaussian_noise,
     "shot_noise": noise.shot_noise,
     "impulse_noise": noise.impulse_noise,

@@ -13,11 +13,11 @@ Scale = Literal["imagenet", "cifar"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
 MAX_SEVERITY = 5
 
-Constants = tuple[float, ...]
+SeverityConstants = tuple[float, ...]
 
 # One row per severity 0..5. Rows 1..5 are the published constants of ImageNet-C and CIFAR-C; row 0, which shapes the
 # severities below 1, is CCC's for the fifteen at 224 pixels and our continuation of it elsewhere.
-_IMAGENET: dict[str, tuple[Constants, ...]] = {
+_IMAGENET: dict[str, tuple[SeverityConstants, ...]] = {
     "gaussian_noise": ((0,), (0.08,), (0.12,), (0.18,), (0.26,), (0.38,)),  # standard deviation
     "shot_noise": ((0,), (1 / 60,), (1 / 25,), (1 / 12,), (1 / 5,), (1 / 3,)),  # 1 / photons at white
     "impulse_noise": ((0,), (0.03,), (0.06,), (0.09,), (0.17,), (0.27,)),  # share of values replaced
@@ -64,7 +64,7 @@ _IMAGENET: dict[str, tuple[Constants, ...]] = {
     "saturate": ((1, 0), (0.3, 0), (0.1, 0), (2, 0), (5, 0.1), (20, 0.2)),  # factor, offset
 }
 
-_CIFAR: dict[str, tuple[Constants, ...]] = {
+_CIFAR: dict[str, tuple[SeverityConstants, ...]] = {
     "gaussian_noise": ((0,), (0.04,), (0.06,), (0.08,), (0.09,), (0.10,)),
     "shot_noise": ((0,), (1 / 500,), (1 / 250,), (1 / 100,), (1 / 75,), (1 / 50,)),
     "impulse_noise": ((0,), (0.01,), (0.02,), (0.03,), (0.05,), (0.07,)),
@@ -107,10 +107,10 @@ _CIFAR: dict[str, tuple[Constants, ...]] = {
     "saturate": ((1, 0), (0.3, 0), (0.1, 0), (1.5, 0), (2, 0.1), (2.5, 0.2)),
 }
 
-_KNOTS: dict[Scale, dict[str, tuple[Constants, ...]]] = {"imagenet": _IMAGENET, "cifar": _CIFAR}
+_KNOTS: dict[Scale, dict[str, tuple[SeverityConstants, ...]]] = {"imagenet": _IMAGENET, "cifar": _CIFAR}
 
 
-def constants(name: str, severity: float, scale: Scale = "imagenet") -> Constants:
+def constants(name: str, severity: float, scale: Scale = "imagenet") -> SeverityConstants:
     """The constants of corruption `name` (canonical) at a severity in (0, 5].
 
     >>> constants("contrast", 0.5)

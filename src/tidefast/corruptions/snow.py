@@ -7,11 +7,11 @@ import numpy as np
 from tidefast.corruptions.compiled import compiled
 from tidefast.corruptions.images import Bytes, Single, truncate
 from tidefast.corruptions.motion import blur_along, streak
-from tidefast.corruptions.severity import Constants
+from tidefast.corruptions.severity import SeverityConstants
 from tidefast.corruptions.zoom import sum_of_zooms
 
 
-def snow(image: Bytes, constants: Constants, random: np.random.Generator) -> Bytes:
+def snow(image: Bytes, constants: SeverityConstants, random: np.random.Generator) -> Bytes:
     """Whiten the image and add the flakes and the same flakes turned by 180 degrees."""
     mean, deviation, zoom, threshold, radius, sigma, original = constants
     normals = random.standard_normal(image.shape[:2], dtype=np.float32)

@@ -7,14 +7,14 @@ import numpy as np
 
 from tidefast.corruptions.gaussian import smooth
 from tidefast.corruptions.images import Bytes, Double, Single, truncate
-from tidefast.corruptions.severity import Constants
+from tidefast.corruptions.severity import SeverityConstants
 
 WATER = np.array([175, 238, 238], dtype=np.float32) / np.float32(255.0)
 MUD = np.array([63, 42, 20], dtype=np.float32) / np.float32(255.0)
 _SHARPEN = np.array([[-2, -1, 0], [-1, 1, 1], [0, 1, 2]], dtype=np.float32)
 
 
-def spatter(image: Bytes, constants: Constants, random: np.random.Generator) -> Bytes:
+def spatter(image: Bytes, constants: SeverityConstants, random: np.random.Generator) -> Bytes:
     """Put the peaks of a smooth random field on the image, as water and as mud, each as strong as the severity says."""
     mean, deviation, sigma, threshold, water_strength, mud_sigma, mud_opacity = constants
     field = smooth(mean + deviation * random.standard_normal((*image.shape[:2], 1)), sigma)[..., 0]

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from tidefast.corruptions.compiled import compiled
 from tidefast.corruptions.images import Bytes, Double, Single, truncate
-from tidefast.corruptions.severity import Constants
+from tidefast.corruptions.severity import SeverityConstants
 
 Indices = npt.NDArray[np.uint32]  # unsigned: no test for Python's negative indices in the loop
 
@@ -66,7 +66,7 @@ def _add_zooms(
                     total[x] += value + column_weight[k, x] * (blended[left[x] + np.uint32(1)] - value)
 
 
-def zoom_blur(image: Bytes, constants: Constants) -> Bytes:
+def zoom_blur(image: Bytes, constants: SeverityConstants) -> Bytes:
     """Mean of the image and its zooms; magnification 1 is among them, so the image itself counts twice."""
     magnifications = tuple(factors(*constants).tolist())
     planes = np.ascontiguousarray(image.transpose(2, 0, 1)).astype(np.float32) / np.float32(255.0)

@@ -1,7 +1,6 @@
 """Real images: the subset that comes with the package, and data sets and folders on disk."""
 
 from tidefast.datasets.bundled import bundled
-from tidefast.datasets.choice import Chosen, draw_subset, read_ids
 from tidefast.datasets.cifar10 import cifar10
 from tidefast.datasets.cifar_c import MappedImages, cifar_c
 from tidefast.datasets.d109 import INDICES as D109_INDICES
@@ -11,16 +10,17 @@ from tidefast.datasets.folder import ImageFolder, folder
 from tidefast.datasets.imagenet_c import imagenet_c
 from tidefast.datasets.imageset import ImageSet
 from tidefast.datasets.opening import open_images
+from tidefast.datasets.subset import Subset, draw_subset, read_ids
 
 open = open_images  # noqa: A001  # read as datasets.open(...); nothing here opens files
 
 __all__ = [
     "D109_INDICES",
-    "Chosen",
     "DatasetError",
     "ImageFolder",
     "ImageSet",
     "MappedImages",
+    "Subset",
     "bundled",
     "cifar10",
     "cifar_c",

@@ -163,9 +163,9 @@ def _from_folders(root: Path, domain: str) -> list[tuple[str, int]]:
         raise DatasetError(f"no domain {domain!r} in {root}: looked for the folder {root / domain}")
     files, missing = [], []
     for label, name in enumerate(CLASSES):
-        found = [file for part in _MERGED.get(name, (name,)) for file in image_names(root, f"{domain}/{part}")]
-        files += [(file, label) for file in found]
-        if not found:
+        of_class = [file for part in _MERGED.get(name, (name,)) for file in image_names(root, f"{domain}/{part}")]
+        files += [(file, label) for file in of_class]
+        if not of_class:
             missing.append(name)
     if missing:
         raise DatasetError(

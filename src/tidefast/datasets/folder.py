@@ -110,14 +110,14 @@ def folder(
     require_pillow()
     root = Path(root)
     names = _class_names(root, classes)
-    found = {name: image_names(root, name) for name in names}
-    empty = [name for name in names if not found[name]]
+    files_of = {name: image_names(root, name) for name in names}
+    empty = [name for name in names if not files_of[name]]
     if empty:
         raise DatasetError(
             f"no image files in {_some(empty)} of {root}, expected at least one in each of {len(names)} class folders "
             f"({', '.join(sorted(SUFFIXES))}): remove the empty folders, or give classes= without them"
         )
-    files = [(file, label) for label, name in enumerate(names) for file in found[name]]
+    files = [(file, label) for label, name in enumerate(names) for file in files_of[name]]
     if verify:
         files = _readable(root, files, names, unreadable, resize, crop)
     labels = np.array([label for _, label in files], np.int64)
@@ -126,26 +126,26 @@ def folder(
 
 def image_names(root: Path, subfolder: str) -> list[str]:
     """The image files of a subfolder and of the folders in it, as names under `root`, sorted folder by folder."""
-    found = []
+    names = []
     for parent, _, files in os.walk(root / subfolder):
         place = Path(parent).relative_to(root).as_posix()
-        found += [f"{place}/{file}" for file in files if PurePath(file).suffix.lower() in SUFFIXES]
-    return sorted(found, key=lambda name: name.split("/"))
+        names += [f"{place}/{file}" for file in files if PurePath(file).suffix.lower() in SUFFIXES]
+    return sorted(names, key=lambda name: name.split("/"))
 
 
 def _class_names(root: Path, expected: Sequence[str] | None) -> tuple[str, ...]:
     if not root.is_dir():
         raise DatasetError(f"{root} is not a folder: give the folder that holds one folder for each class")
-    found = sorted(path.name for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
-    if not found:
+    present = sorted(path.name for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
+    if not present:
         raise DatasetError(
             f"{root} holds no class folders: expected one folder for each class with its image files inside"
         )
     if expected is None:
-        return tuple(found)
+        return tuple(present)
     if isinstance(expected, str) or len(set(expected)) != len(expected):
         raise ValueError(f"classes must be different names in a list, got {expected!r}")
-    missing, surplus = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
+    missing, surplus = sorted(set(expected) - set(present)), sorted(set(present) - set(expected))
     if missing or surplus:
         raise DatasetError(
             f"the class folders of {root} are not the {len(expected)} expected classes: "

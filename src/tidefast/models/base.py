@@ -11,7 +11,7 @@ from torch import nn
 from tidefast.core.registry import Registry
 
 
-class Entry(ABC):
+class ModelEntry(ABC):
     """One named network: how to build it, and how to fill it with its trained weights.
 
     A plug-in subclasses this and registers the subclass.
@@ -28,7 +28,7 @@ class Entry(ABC):
         """The network with its trained weights, in evaluation mode; images in [0, 1], [N, 3, H, W], to logits."""
 
 
-registry: Registry[Entry] = Registry("model")
+registry: Registry[ModelEntry] = Registry("model")
 
 
 def load(name: str, **options: Any) -> nn.Module:

@@ -8,12 +8,12 @@ from typing import ClassVar
 import safetensors.torch
 from torch import nn
 
-from tidefast.models.base import Entry, registry
+from tidefast.models.base import ModelEntry, registry
 from tidefast.models.resnet import SmallResNet
 from tidefast.models.vit import SmallViT
 
 
-class Bundled(Entry):
+class Bundled(ModelEntry):
     """A network whose weights are a file in this package."""
 
     file: ClassVar[str]

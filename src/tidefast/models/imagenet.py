@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from tidefast.errors import how_to_install
-from tidefast.models.base import Entry, registry
+from tidefast.models.base import ModelEntry, registry
 from tidefast.models.pixels import PixelNormalization
 from tidefast.models.selection import select_classes
 
@@ -19,7 +19,7 @@ DEVIATION = (0.229, 0.224, 0.225)
 
 
 @dataclass(frozen=True)
-class Torchvision(Entry):
+class Torchvision(ModelEntry):
     """A torchvision network with its first ImageNet weights; it takes images in [0, 1] and normalises them itself.
 
     `weights`: a file with its state dict; left out, torchvision's own IMAGENET1K_V1, from its cache or its server.

@@ -19,10 +19,10 @@ MEANS, VARIANCES = "output_means", "output_variances"
 
 
 @dataclass(frozen=True)
-class Moments:
+class OutputMoments:
     """Mean and biased variance of every image's channels at every layer, in the order in which the layers ran.
 
-    >>> moments = Moments([torch.tensor([[1.0, 3.0]])], [torch.tensor([[4.0, 4.0]])])
+    >>> moments = OutputMoments([torch.tensor([[1.0, 3.0]])], [torch.tensor([[4.0, 4.0]])])
     >>> moments.distance(torch.tensor([0.0, 2.0]), torch.tensor([4.0, 1.0])).item()  # 1 for the means, 1.5 for the rest
     2.5
     """
@@ -40,9 +40,9 @@ class Moments:
                 f"{len(means)}: the network must run the same layers on every batch"
             )
         terms = [
-            functional.l1_loss(found, reference.expand_as(found))
+            functional.l1_loss(layer, reference.expand_as(layer))
             for layers, references in ((self.means, means), (self.variances, variances))
-            for found, reference in zip(layers, torch.split(references, widths), strict=True)
+            for layer, reference in zip(layers, torch.split(references, widths), strict=True)
         ]
         return torch.stack(terms).sum()
 
@@ -62,7 +62,7 @@ class Outputs:
     """
 
     def __init__(self) -> None:
-        self.latest = Moments()
+        self.latest = OutputMoments()
         """Of the latest pass."""
         self._measuring = self._graph = False
 
@@ -94,14 +94,14 @@ class Outputs:
         finally:
             self._measuring, self._graph = before
 
-    def take(self) -> Moments:
+    def take(self) -> OutputMoments:
         """The moments of the latest pass, given out once."""
-        latest, self.latest = self.latest, Moments()
+        latest, self.latest = self.latest, OutputMoments()
         return latest
 
     def __call__(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
         """Called by the network before it runs."""
-        self.latest = Moments()
+        self.latest = OutputMoments()
 
     def _measure(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Tensor | None:
         """Called by a layer when it has run."""

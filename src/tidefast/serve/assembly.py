@@ -43,7 +43,7 @@ def _with_weights(experiment: bench.Experiment, weights: str) -> nn.Module:
     part = experiment.model
     make = imported(part.name) if ":" in part.name else models.registry.get(part.name)
     made = make(**part.options)
-    model = made.build() if isinstance(made, models.Entry) else made
+    model = made.build() if isinstance(made, models.ModelEntry) else made
     if not isinstance(model, nn.Module):
         raise ValueError(f"--model {part.name} must give a torch.nn.Module, got {type(model).__name__}")
     path = Path(weights)

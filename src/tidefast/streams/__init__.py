@@ -2,25 +2,25 @@
 
 from tidefast.streams import protocols
 from tidefast.streams.batch import Batch, Span, as_tensor
+from tidefast.streams.cached import CachedStream
 from tidefast.streams.ccc import LEVELS, chained_walks, find_path, noise_chain, noise_types, synthetic_matrix, walk
 from tidefast.streams.ccc_images import CCCImages
 from tidefast.streams.ccc_recipes import CCCMiniRecipe, CCCRecipe
 from tidefast.streams.domain import Domain
+from tidefast.streams.domain_order import DomainOrder, InTurn, Runs, Segments
 from tidefast.streams.errors import StreamError
 from tidefast.streams.images import LabelledImages
-from tidefast.streams.kept import Kept
 from tidefast.streams.matrix import Matrix
 from tidefast.streams.named import Recipe, make, registry
 from tidefast.streams.order import AsGiven, ByLabel, Dirichlet, Order, Shuffled, SlotDirichlet
+from tidefast.streams.recurring import RecurringStream
 from tidefast.streams.rendering import Corrupted, Rendering
-from tidefast.streams.request import Request
-from tidefast.streams.route import InTurn, Route, Runs, Segments
 from tidefast.streams.schedule import Schedule, Stretch, hold, join
 from tidefast.streams.seekable import Seekable
+from tidefast.streams.settings import StreamSettings
 from tidefast.streams.shards import CCCShardsRecipe, Shards
 from tidefast.streams.stored import Stored
 from tidefast.streams.stream import Stream
-from tidefast.streams.tour import Tour
 
 __all__ = [
     "LEVELS",
@@ -31,18 +31,18 @@ __all__ = [
     "CCCMiniRecipe",
     "CCCRecipe",
     "CCCShardsRecipe",
+    "CachedStream",
     "Corrupted",
     "Dirichlet",
     "Domain",
+    "DomainOrder",
     "InTurn",
-    "Kept",
     "LabelledImages",
     "Matrix",
     "Order",
     "Recipe",
+    "RecurringStream",
     "Rendering",
-    "Request",
-    "Route",
     "Runs",
     "Schedule",
     "Seekable",
@@ -54,8 +54,8 @@ __all__ = [
     "Stored",
     "Stream",
     "StreamError",
+    "StreamSettings",
     "Stretch",
-    "Tour",
     "as_tensor",
     "chained_walks",
     "find_path",

@@ -40,7 +40,7 @@ class Batch:
 
 
 @dataclass(frozen=True, eq=False)
-class Pixels:
+class RawBatch:
     """A batch as it travels between processes: a quarter of the bytes, and no tensors."""
 
     images: npt.NDArray[np.uint8]

@@ -17,7 +17,7 @@ from tidefast.errors import UnknownNameError
 from tidefast.streams.domain import Domain
 from tidefast.streams.schedule import Schedule, Stretch
 
-Cell: TypeAlias = tuple[int, int]
+PathCell: TypeAlias = tuple[int, int]
 
 # The generator's sets. Types are drawn by index, so the order matters.
 LEVELS: dict[str, tuple[str, ...]] = {
@@ -77,7 +77,7 @@ def endless_chain(level: str | float | Sequence[str], seed: int) -> Iterator[str
         current = following
 
 
-def find_path(matrix: npt.ArrayLike, target: float) -> list[Cell]:
+def find_path(matrix: npt.ArrayLike, target: float) -> list[PathCell]:
     """CCC's path from noise 1 alone (i, 0) to noise 2 alone (0, j), with a mean accuracy near the target.
 
     `matrix[i, j]` is the accuracy in percent under noise 1 at severity i/4, then noise 2 at severity j/4. Each move
@@ -142,7 +142,7 @@ def synthetic_matrix(clean: float = 76.0, first: float = 2.2, second: float = 1.
     return matrix
 
 
-def walk(first: str, second: str, path: Iterable[Cell], images_per_cell: int | Iterable[int]) -> Schedule:
+def walk(first: str, second: str, path: Iterable[PathCell], images_per_cell: int | Iterable[int]) -> Schedule:
     """One noise fades into another along a path of cells (i, j): severities i/4 and j/4, so many images each.
 
     `images_per_cell` is one number for all, or one for each cell.
@@ -160,7 +160,7 @@ def walk(first: str, second: str, path: Iterable[Cell], images_per_cell: int | I
 
 
 def chained_walks(
-    noises: Sequence[str], path: Callable[[str, str], Iterable[Cell]], images_per_cell: int
+    noises: Sequence[str], path: Callable[[str, str], Iterable[PathCell]], images_per_cell: int
 ) -> Iterable[Schedule]:
     """The walks from each noise of a chain to the next, one at a time; `path(first, second)` gives the cells.
 

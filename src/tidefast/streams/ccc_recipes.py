@@ -12,7 +12,7 @@ from typing import ClassVar, Literal, get_args
 import numpy as np
 
 from tidefast.core.validation import require_choice, require_count, require_number
-from tidefast.streams.ccc import LEVELS, Cell, endless_chain, noise_types, walk
+from tidefast.streams.ccc import LEVELS, PathCell, endless_chain, noise_types, walk
 from tidefast.streams.ccc_images import CCCImages
 from tidefast.streams.images import Data, LabelledImages, labelled_images
 from tidefast.streams.jpeg import QUALITY
@@ -115,7 +115,7 @@ class CCCRecipe(Recipe):
             raise ValueError(f"stream {self.name!r} needs {self.needs}; 'ccc-mini' needs nothing")
         return labelled_images(data), CCCImages(crop=self.crop, jpeg=self.jpeg)
 
-    def paths(self) -> dict[tuple[str, str], list[Cell]]:
+    def paths(self) -> dict[tuple[str, str], list[PathCell]]:
         """The path from each type to each other one."""
         matrix = self._matrix()
         return {pair: matrix.path(*pair, self.aim) for pair in matrix.pairs(self.types)}

@@ -29,8 +29,8 @@ from tidefast.streams.schedule import Schedule, Stretch
 from tidefast.streams.shard_files import Info, ShardWriter, folder_name, index_of, shard_name
 from tidefast.streams.stream import Stream
 
-Kind = Literal["jpg", "png"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+ImageFormat = Literal["jpg", "png"]
+IMAGE_FORMATS: tuple[ImageFormat, ...] = get_args(ImageFormat)
 
 IMAGES_PER_SHARD = 25_000
 
@@ -79,7 +79,7 @@ def generate(
     *,
     seed: int,
     images_per_shard: int = IMAGES_PER_SHARD,
-    kind: Kind | None = None,
+    kind: ImageFormat | None = None,
     scale: Scale | None = None,
     workers: int = 0,
     progress: Callable[[int, int], None] | None = None,
@@ -92,7 +92,7 @@ def generate(
     """
     require_count("workers", workers, low=0)
     kind = ("png" if recipe.jpeg is None else "jpg") if kind is None else kind
-    require_choice("kind", kind, KINDS)
+    require_choice("kind", kind, IMAGE_FORMATS)
     images, _ = recipe.source(data)
     plans, stretches = _planned(recipe, seed, images_per_shard)
     stream = Stream(
@@ -117,7 +117,7 @@ class _Press:
     """What a process needs to make any shard."""
 
     stream: Stream
-    kind: Kind
+    kind: ImageFormat
     quality: int
     folder: Path
 
@@ -214,10 +214,10 @@ def _claim(folder: Path, settings: dict[str, Any]) -> None:
     about = folder / _ABOUT
     if about.exists():
         try:
-            found = json.loads(about.read_bytes())
+            before = json.loads(about.read_bytes())
         except ValueError as error:
             raise FolderError(f"{about} is damaged ({error}): delete {folder}, or write elsewhere") from error
-        other = [name for name in settings if found.get(name) != settings[name]]
+        other = [name for name in settings if before.get(name) != settings[name]]
         if other:
             raise FolderError(
                 f"{folder} holds shards of another stream (other {', '.join(other)}): delete it, or write elsewhere"

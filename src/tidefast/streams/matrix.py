@@ -22,7 +22,7 @@ from tidefast.corruptions.names import CCC, canonical
 from tidefast.datasets.errors import DatasetError
 from tidefast.datasets.plainpickle import read_pickle
 from tidefast.errors import FORMER_NAME, of_former_name
-from tidefast.streams.ccc import GRID, Cell, find_path, synthetic_matrix
+from tidefast.streams.ccc import GRID, PathCell, find_path, synthetic_matrix
 
 BUNDLED = "bundled_ccc.npz"
 
@@ -66,9 +66,9 @@ class Matrix:
             raise ValueError(f"a matrix needs at least two different types, got {list(types)}")
         shape = (len(types), len(types), GRID, GRID)
         for name in ("accuracies", "cells"):
-            found = getattr(self, name).shape
-            if found != shape:
-                raise ValueError(f"{name} of {len(types)} types must be {list(shape)}, got {list(found)}")
+            given = getattr(self, name).shape
+            if given != shape:
+                raise ValueError(f"{name} of {len(types)} types must be {list(shape)}, got {list(given)}")
         known = self.accuracies[np.isfinite(self.accuracies)]
         if known.size and not (known.min() >= 0 and known.max() <= 100):
             raise ValueError(f"accuracies must lie in 0..100 percent, got {known.min():g}..{known.max():g}")
@@ -78,7 +78,7 @@ class Matrix:
     def pair(self, first: str, second: str) -> npt.NDArray[np.float64]:
         """Accuracies [21, 21] of one ordered pair; rows are severities of the first."""
         try:
-            found: npt.NDArray[np.float64] = self.accuracies[
+            accuracies: npt.NDArray[np.float64] = self.accuracies[
                 self._places[canonical(first)], self._places[canonical(second)]
             ]
         except KeyError:
@@ -87,9 +87,9 @@ class Matrix:
                 f"the accuracy matrix does not know {' or '.join(map(repr, missing))}; its types: "
                 f"{', '.join(self.types)}. Measure one that does: tidefast calibrate --types ..."
             ) from None
-        if not np.isfinite(found).all():
+        if not np.isfinite(accuracies).all():
             raise ValueError(f"the accuracy matrix has no complete entry for {first!r} then {second!r}")
-        return found
+        return accuracies
 
     def pairs(self, types: Iterable[str] | None = None) -> Iterator[tuple[str, str]]:
         """All ordered pairs of different types, of the matrix or of some."""
@@ -101,11 +101,11 @@ class Matrix:
         other = next(other for other in self.types if canonical(other) != canonical(name))
         return self.pair(name, other)[:, 0]
 
-    def path(self, first: str, second: str, target: float) -> list[Cell]:
+    def path(self, first: str, second: str, target: float) -> list[PathCell]:
         """CCC's path from one type to another with a mean accuracy near the target; see `find_path`."""
         return find_path(self.pair(first, second), target)
 
-    def along(self, first: str, second: str, path: Sequence[Cell]) -> npt.NDArray[np.float64]:
+    def along(self, first: str, second: str, path: Sequence[PathCell]) -> npt.NDArray[np.float64]:
         """The accuracies of the cells of a path."""
         rows, columns = np.array(path).T
         met: npt.NDArray[np.float64] = self.pair(first, second)[rows, columns]
@@ -175,12 +175,12 @@ class Matrix:
                 f"{path} holds {type(content).__name__}, expected a dictionary of accuracies under keys such as "
                 "'n1_fog_n2_snow'"
             )
-        found = dict(_published_pair(path, key, value) for key, value in content.items())
-        present = {name for pair in found for name in pair}
+        pairs = dict(_published_pair(path, key, value) for key, value in content.items())
+        present = {name for pair in pairs for name in pair}
         order = [canonical(name) for name in CCC]
         types = sorted(present, key=lambda name: (order.index(name) if name in order else len(order), name))
         accuracies = np.full((len(types), len(types), GRID, GRID), np.nan)
-        for (first, second), values in found.items():
+        for (first, second), values in pairs.items():
             if first != second:
                 accuracies[types.index(first), types.index(second)] = values
         if np.nanmax(accuracies, initial=0.0) <= 1:

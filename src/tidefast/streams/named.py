@@ -18,9 +18,9 @@ from tidefast.streams.images import Data, LabelledImages, labelled_images
 from tidefast.streams.order import Order
 from tidefast.streams.passes import Renewal
 from tidefast.streams.rendering import Rendering
-from tidefast.streams.request import Request
 from tidefast.streams.schedule import Schedule, hold, join
 from tidefast.streams.seekable import Seekable
+from tidefast.streams.settings import StreamSettings
 from tidefast.streams.stream import Noise, Stream
 
 
@@ -49,21 +49,21 @@ class Recipe:
         """The order of one pass when the caller gives none; None: shuffled."""
         return None
 
-    def stream(self, data: Data | None, request: Request) -> Seekable:
+    def stream(self, data: Data | None, settings: StreamSettings) -> Seekable:
         """The stream itself; a recipe whose images are stored somewhere makes its own."""
         images, rendering = self.source(data)
         return Stream(
             images,
-            self.schedule(seed=request.seed, size=len(images), batch=request.batch, steps=request.steps),
-            batch=request.batch,
-            seed=request.seed,
-            steps=request.steps,
-            order=request.order,
+            self.schedule(seed=settings.seed, size=len(images), batch=settings.batch, steps=settings.steps),
+            batch=settings.batch,
+            seed=settings.seed,
+            steps=settings.steps,
+            order=settings.order,
             renewal=self.renewal,
             noise=self.noise,
             cross=self.cross,
-            ragged=request.ragged,
-            scale=request.scale,
+            ragged=settings.ragged,
+            scale=settings.scale,
             rendering=rendering,
             name=self.name,
         )
@@ -107,7 +107,7 @@ def make(
             f"{', '.join(accepted) or 'none'}, and for every stream: data, seed, steps, batch, order, ragged, scale"
         )
     recipe = cls(**options)
-    request = Request(
+    settings = StreamSettings(
         batch=cls.default_batch if batch is None else batch,
         seed=seed,
         steps=steps,
@@ -117,7 +117,7 @@ def make(
     )
     if isinstance(data, (str, os.PathLike)):
         data = datasets.open(data)
-    return recipe.stream(data, request)
+    return recipe.stream(data, settings)
 
 
 @registry.register("clean")

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from tidefast.core.validation import require_count, require_number
 from tidefast.streams.errors import StreamError
 
-Whole = npt.NDArray[np.int64]
+Positions = npt.NDArray[np.int64]
 
 _SMALLEST_CHUNK = 10
 _TRIES = 500
@@ -21,7 +21,7 @@ class Order(ABC):
     """Puts the images of a set in an order for one pass; a pure function of the labels and of the generator."""
 
     @abstractmethod
-    def draw(self, labels: Whole, random: np.random.Generator) -> Whole:
+    def draw(self, labels: Positions, random: np.random.Generator) -> Positions:
         """Positions [N] of the images in the set, each once; labels [N] are those of the set."""
 
 
@@ -33,7 +33,7 @@ class AsGiven(Order):
     [0, 1, 2]
     """
 
-    def draw(self, labels: Whole, random: np.random.Generator) -> Whole:
+    def draw(self, labels: Positions, random: np.random.Generator) -> Positions:
         return np.arange(len(labels), dtype=np.int64)
 
 
@@ -45,7 +45,7 @@ class Shuffled(Order):
     [0, 1, 2]
     """
 
-    def draw(self, labels: Whole, random: np.random.Generator) -> Whole:
+    def draw(self, labels: Positions, random: np.random.Generator) -> Positions:
         return random.permutation(len(labels)).astype(np.int64)
 
 
@@ -58,7 +58,7 @@ class ByLabel(Order):
     [0, 0, 1, 1]
     """
 
-    def draw(self, labels: Whole, random: np.random.Generator) -> Whole:
+    def draw(self, labels: Positions, random: np.random.Generator) -> Positions:
         order = random.permutation(len(labels))
         return order[np.argsort(labels[order], kind="stable")].astype(np.int64)
 
@@ -82,7 +82,7 @@ class Dirichlet(Order):
     def __post_init__(self) -> None:
         require_number("delta", self.delta, 0.0, low_open=True)
 
-    def draw(self, labels: Whole, random: np.random.Generator) -> Whole:
+    def draw(self, labels: Positions, random: np.random.Generator) -> Positions:
         chunks = int(labels.max()) + 1
         if len(labels) < _SMALLEST_CHUNK * chunks:
             raise StreamError(
@@ -99,7 +99,7 @@ class Dirichlet(Order):
             f"{len(labels)} images of {chunks} classes; use a larger delta, ByLabel, or SlotDirichlet"
         )
 
-    def _cuts(self, sizes: list[int], random: np.random.Generator) -> Whole | None:
+    def _cuts(self, sizes: list[int], random: np.random.Generator) -> Positions | None:
         """Where each class is cut into chunks, [C, K + 1]; None when the draw is to be thrown away."""
         chunks = len(sizes)
         filled = np.zeros(chunks, dtype=np.int64)
@@ -135,7 +135,7 @@ class SlotDirichlet(Order):
         if self.slots is not None:
             require_count("slots", self.slots)
 
-    def draw(self, labels: Whole, random: np.random.Generator) -> Whole:
+    def draw(self, labels: Positions, random: np.random.Generator) -> Positions:
         count = int(labels.max()) + 1
         slots = min(count, 100) if self.slots is None else self.slots
         classes = [np.flatnonzero(labels == label) for label in range(count)]
@@ -144,13 +144,13 @@ class SlotDirichlet(Order):
         return _chunk_by_chunk(classes, cuts, random)
 
 
-def _cut(size: int, shares: npt.NDArray[np.float64]) -> Whole:
+def _cut(size: int, shares: npt.NDArray[np.float64]) -> Positions:
     """Edges [K + 1] of pieces of 0..size with about these shares; the last piece takes what is left."""
     inner = np.minimum(np.floor(size * np.cumsum(shares)[:-1]), size).astype(np.int64)
     return np.concatenate([[0], inner, [size]])
 
 
-def _chunk_by_chunk(classes: list[Whole], cuts: Whole, random: np.random.Generator) -> Whole:
+def _chunk_by_chunk(classes: list[Positions], cuts: Positions, random: np.random.Generator) -> Positions:
     """Chunk after chunk, and in each the pieces of all classes in a random order of the classes."""
     chunks = cuts.shape[1] - 1
     rank = random.permuted(np.tile(np.arange(len(classes)), (chunks, 1)), axis=1)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tidefast.streams.batch import Batch, Pixels
+from tidefast.streams.batch import Batch, RawBatch
 from tidefast.streams.errors import StreamError
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class _Worker:
             end.close()
         self._sender.start()
 
-    def receive(self, k: int) -> Pixels:
+    def receive(self, k: int) -> RawBatch:
         try:
             answer = pickle.loads(self._results.recv_bytes())
         except (EOFError, OSError):
@@ -79,7 +79,7 @@ class _Worker:
             ) from None
         if isinstance(answer, _Failure):
             answer.throw(k)
-        assert isinstance(answer, Pixels)
+        assert isinstance(answer, RawBatch)
         return answer
 
     def stop(self) -> None:

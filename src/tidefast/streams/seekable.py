@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator
 from typing import SupportsIndex
 
 from tidefast.core.validation import require_count
-from tidefast.streams.batch import Batch, Pixels, Span
+from tidefast.streams.batch import Batch, RawBatch, Span
 from tidefast.streams.prefetch import prefetched
 
 
@@ -38,7 +38,7 @@ class Seekable(ABC):
         """
 
     @abstractmethod
-    def pixels(self, k: SupportsIndex) -> Pixels:
+    def pixels(self, k: SupportsIndex) -> RawBatch:
         """Batch `k` before it becomes tensors: images uint8 [B, H, W, 3]."""
 
     def __getitem__(self, k: SupportsIndex) -> Batch:

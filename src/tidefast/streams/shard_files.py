@@ -71,10 +71,10 @@ class Info:
     @classmethod
     def parse(cls, text: str) -> Info:
         """The reverse of `text`."""
-        found = _INFO.fullmatch(text.strip())
-        if found is None:
+        match = _INFO.fullmatch(text.strip())
+        if match is None:
             raise ValueError(f"expected ++dir++...++name++...++n1++...++s1++...++n2++...++s2++..., got {text[:200]!r}")
-        folder, file, n1, s1, n2, s2 = found.groups()
+        folder, file, n1, s1, n2, s2 = match.groups()
         return cls(folder, file, Domain((n1, float(s1)), (n2, float(s2))))
 
 
@@ -123,12 +123,12 @@ def index_of(path: Path) -> ShardIndex:
     status = path.stat()
     kept = path.with_name(f".{path.name}.index.npz")
     stamp = [_INDEX_FORMAT, status.st_size, status.st_mtime_ns]
-    found = _read_index(kept, stamp)
-    if found is None:
-        found = scan(path)
+    index = _read_index(kept, stamp)
+    if index is None:
+        index = scan(path)
         with contextlib.suppress(OSError):  # a folder that only can be read: the index is made again next time
-            write_atomically(kept, _index_content(found, stamp))
-    return found
+            write_atomically(kept, _index_content(index, stamp))
+    return index
 
 
 def scan(path: Path) -> ShardIndex:

@@ -15,17 +15,17 @@ import numpy.typing as npt
 
 from tidefast.core.validation import require_choice, require_count
 from tidefast.datasets.errors import DatasetError
-from tidefast.streams.batch import Pixels, Span
+from tidefast.streams.batch import RawBatch, Span
 from tidefast.streams.batching import RAGGED, Ragged
 from tidefast.streams.ccc_recipes import CCCRecipe
 from tidefast.streams.images import Data
 from tidefast.streams.jpeg import decode
 from tidefast.streams.named import Recipe, registry
-from tidefast.streams.request import Request
 from tidefast.streams.seekable import Seekable
+from tidefast.streams.settings import StreamSettings
 from tidefast.streams.shard_files import ShardIndex, folder_name, index_of, shard_name
 
-Place = tuple[int, int]
+ShardPosition = tuple[int, int]
 """Of a sample: its shard, and its number there."""
 
 _REMEMBERED = 16
@@ -90,7 +90,7 @@ class Shards(Seekable):
     def __len__(self) -> int:
         return self._steps
 
-    def places(self, k: SupportsIndex) -> list[Place]:
+    def places(self, k: SupportsIndex) -> list[ShardPosition]:
         """Shard and number of each sample of batch `k`."""
         worker, turn = _turn(self._batches, self._step(k))
         return self._workers[worker].places(turn * self.batch, (turn + 1) * self.batch)
@@ -98,7 +98,7 @@ class Shards(Seekable):
     def spans(self, k: SupportsIndex) -> tuple[Span, ...]:
         return self._spans(self.places(k))
 
-    def pixels(self, k: SupportsIndex) -> Pixels:
+    def pixels(self, k: SupportsIndex) -> RawBatch:
         places = self.places(k)
         labels = np.array([self._index(shard).labels[number] for shard, number in places], np.int64)
         images = [
@@ -108,9 +108,9 @@ class Shards(Seekable):
         ]
         if len({image.shape for image in images}) > 1:
             raise DatasetError(f"the images of batch {self._step(k)} differ in size; shards: {self.paths[0].parent}")
-        return Pixels(np.stack(images), labels, self._step(k), self._spans(places))
+        return RawBatch(np.stack(images), labels, self._step(k), self._spans(places))
 
-    def _spans(self, places: Sequence[Place]) -> tuple[Span, ...]:
+    def _spans(self, places: Sequence[ShardPosition]) -> tuple[Span, ...]:
         domains = (self._index(shard).domain(number) for shard, number in places)
         return tuple(Span(domain, 0, len(list(group))) for domain, group in itertools.groupby(domains))
 
@@ -149,15 +149,15 @@ class _Reader:
     def images(self) -> int:
         return sum(self.sizes[shard] for shard in self.shards)
 
-    def places(self, first: int, stop: int) -> list[Place]:
+    def places(self, first: int, stop: int) -> list[ShardPosition]:
         """Samples `first` to `stop`, or to the end."""
-        found: list[Place] = []
+        positions: list[ShardPosition] = []
         begin = 0
         for shard in self.shards:
             end = begin + self.sizes[shard]
-            found += ((shard, position - begin) for position in range(max(first, begin), min(stop, end)))
+            positions += ((shard, position - begin) for position in range(max(first, begin), min(stop, end)))
             begin = end
-        return found
+        return positions
 
 
 def _turn(batches: Sequence[int], k: int) -> tuple[int, int]:
@@ -207,15 +207,15 @@ class CCCShardsRecipe(Recipe):
         if not os.fspath(self.path):
             raise ValueError(f"stream {self.name!r} needs {self.needs}")
 
-    def stream(self, data: Data | None, request: Request) -> Shards:
-        for name, given in (("data", data), ("order", request.order), ("scale", request.scale)):
+    def stream(self, data: Data | None, settings: StreamSettings) -> Shards:
+        for name, given in (("data", data), ("order", settings.order), ("scale", settings.scale)):
             if given is not None:
                 raise ValueError(f"stream {self.name!r} takes no {name}: its images and their order are in the shards")
         return Shards(
-            self._shards(request.seed),
-            batch=request.batch,
-            steps=request.steps,
-            ragged=request.ragged,
+            self._shards(settings.seed),
+            batch=settings.batch,
+            steps=settings.steps,
+            ragged=settings.ragged,
             interleave=self.interleave,
             name=self.name,
         )
@@ -230,6 +230,6 @@ class CCCShardsRecipe(Recipe):
             spellings = dict.fromkeys((f"{target:g}", f"{float(target)}"))
             folders = [root / folder_name(spelling, self.speed, seed) for spelling in spellings]
         for folder in folders:
-            if found := find_shards(folder):
-                return found
+            if shards := find_shards(folder):
+                return shards
         raise DatasetError(f"there is no {shard_name(0)} in {' or '.join(map(str, folders))}; {self.needs}")

@@ -8,11 +8,11 @@ import numpy as np
 
 from tidefast.core.validation import require_choice, require_count
 from tidefast.corruptions.severity import Scale, require_scale
-from tidefast.streams.batch import Pixels, Span
+from tidefast.streams.batch import RawBatch, Span
 from tidefast.streams.batching import Batching, Ragged
 from tidefast.streams.images import Data, labelled_images, nearest_scale
 from tidefast.streams.order import Order, Shuffled
-from tidefast.streams.passes import RENEWALS, Passes, Renewal
+from tidefast.streams.passes import RENEWALS, ImagePasses, Renewal
 from tidefast.streams.rendering import Corrupted, Rendering
 from tidefast.streams.schedule import Schedule
 from tidefast.streams.seekable import Seekable
@@ -25,7 +25,7 @@ class Stream(Seekable):
     """Batches of labelled images under a schedule of corruptions; `stream[k]` is a function of the stream and k alone.
 
     `data`: an ImageSet, an ImageFolder, a pair (images uint8 [N, H, W, 3], labels), or None for the bundled images.
-    `order`: how the images of one pass over the data are ordered; `renewal`: when a new pass begins (see `Passes`).
+    `order`: how the images of one pass over the data come; `renewal`: when a new pass begins (see `ImagePasses`).
     `batch`, `cross`, `ragged`, `steps`: how the schedule is cut into batches (see `Batching`).
     `noise`: "fresh" draws the corruptions' noise anew at every position of the stream; "fixed" gives an image the
     same noise whenever it comes back under the same corruption, as data sets of stored files do.
@@ -78,7 +78,7 @@ class Stream(Seekable):
         self.scale: Scale = nearest_scale(self.data) if scale is None else scale
         require_scale(self.scale)
         self.rendering: Rendering = Corrupted() if rendering is None else rendering
-        self.passes = Passes(self.data.labels, Shuffled() if order is None else order, seed, renewal)
+        self.passes = ImagePasses(self.data.labels, Shuffled() if order is None else order, seed, renewal)
 
     def __repr__(self) -> str:
         name = f"{self.name!r}, " if self.name else ""
@@ -94,7 +94,7 @@ class Stream(Seekable):
     def spans(self, k: SupportsIndex) -> tuple[Span, ...]:
         return tuple(span for _, span, _, _ in self._pieces(k))
 
-    def pixels(self, k: SupportsIndex) -> Pixels:
+    def pixels(self, k: SupportsIndex) -> RawBatch:
         pieces = self._pieces(k)
         chosen = [self.passes.images(i, self.schedule.start(i), first, stop) for i, _, first, stop in pieces]
         images = []
@@ -104,7 +104,7 @@ class Stream(Seekable):
                 self.rendering.render(self.data, places, span.domain, seed=self.seed, indices=indices, scale=self.scale)
             )
         labels = self.data.labels[np.concatenate(chosen)]
-        return Pixels(np.concatenate(images), labels, self._step(k), tuple(span for _, span, _, _ in pieces))
+        return RawBatch(np.concatenate(images), labels, self._step(k), tuple(span for _, span, _, _ in pieces))
 
     def _pieces(self, k: SupportsIndex) -> list[tuple[int, Span, int, int]]:
         """The stretches that batch `k` touches, each with its span and the positions of its images."""

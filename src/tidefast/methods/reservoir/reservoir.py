@@ -22,7 +22,7 @@ from tidefast.core.step import Objective, Step
 from tidefast.core.validation import require_choice, require_count, require_number
 from tidefast.methods.base import Method, registry
 from tidefast.methods.reservoir.clusters import Clusters
-from tidefast.methods.reservoir.style import EXTRACTORS, Extractor, Moments, extractor, measure
+from tidefast.methods.reservoir.style import EXTRACTORS, ChannelMoments, Extractor, extractor, measure
 from tidefast.methods.source import Source
 from tidefast.resets.base import Reset, Verdict
 
@@ -123,7 +123,7 @@ class Reservoir(Method):
             missing -= len(parts[-1])
             if missing <= 0:
                 break
-        styles = Moments.joined(parts).styles_of_batches(self.batch_size, self.source_styles)
+        styles = ChannelMoments.joined(parts).styles_of_batches(self.batch_size, self.source_styles)
         distances = torch.pdist(styles)
         apart = distances[distances > 0]
         threshold = torch.quantile(apart, self.quantile) if len(apart) else distances.new_zeros(())

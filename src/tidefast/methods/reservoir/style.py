@@ -23,7 +23,7 @@ _EPSILON = 1e-8  # a channel that does not vary has a logarithm too
 
 
 @dataclass(frozen=True)
-class Moments:
+class ChannelMoments:
     """Mean and variance of each channel over the positions of each image; those of any batch follow from them."""
 
     mean: Tensor
@@ -34,17 +34,19 @@ class Moments:
     """[channels]: over how many positions of an image"""
 
     @classmethod
-    def of(cls, maps: Sequence[Tensor]) -> Moments:
+    def of(cls, maps: Sequence[Tensor]) -> ChannelMoments:
         """Of feature maps [images, channels, ...], one after the other."""
-        flat = [(one if one.dtype == torch.float64 else one.float()).flatten(2) for one in map(_with_position, maps)]
-        means = [one.mean(2) for one in flat]
+        flat = [
+            (layer if layer.dtype == torch.float64 else layer.float()).flatten(2) for layer in map(_with_position, maps)
+        ]
+        means = [layer.mean(2) for layer in flat]
         # In two passes, which take a twentieth of the time of torch.var_mean.
-        variances = [(one - mean[:, :, None]).square_().mean(2) for one, mean in zip(flat, means, strict=True)]
-        positions = torch.cat([one.new_full((one.shape[1],), one.shape[2]) for one in flat])
+        variances = [(layer - mean[:, :, None]).square_().mean(2) for layer, mean in zip(flat, means, strict=True)]
+        positions = torch.cat([layer.new_full((layer.shape[1],), layer.shape[2]) for layer in flat])
         return cls(torch.cat(means, 1), torch.cat(variances, 1), positions)
 
     @classmethod
-    def joined(cls, parts: Sequence[Moments]) -> Moments:
+    def joined(cls, parts: Sequence[ChannelMoments]) -> ChannelMoments:
         """Those of all images of several batches."""
         means, variances = [part.mean for part in parts], [part.variance for part in parts]
         return cls(torch.cat(means), torch.cat(variances), parts[0].positions)
@@ -56,7 +58,7 @@ class Moments:
         """Logarithm of the unbiased variance of each channel over all positions of the chosen images [channels].
 
         >>> maps = torch.tensor([[[1.0, 2.0]], [[3.0, 6.0]]])
-        >>> Moments.of([maps]).style().exp().item(), maps.var().item()
+        >>> ChannelMoments.of([maps]).style().exp().item(), maps.var().item()
         (4.666666507720947, 4.666666507720947)
         """
         mean, variance = self.mean[images], self.variance[images]
@@ -88,7 +90,7 @@ def extractor(style: str | Extractor, device: torch.device) -> Extractor | None:
 
 
 @torch.no_grad()
-def measure(network: Network, images: Tensor, extract: Extractor | None = None) -> Moments:
+def measure(network: Network, images: Tensor, extract: Extractor | None = None) -> ChannelMoments:
     """The moments of a batch: under `extract`, or in the outputs of the source model's first three convolutions.
 
     A network with fewer convolutions has fewer outputs; for one with none, the images are their own feature map.
@@ -100,7 +102,7 @@ def measure(network: Network, images: Tensor, extract: Extractor | None = None) 
     """
     if extract is not None:
         maps = extract(images)
-        return Moments.of(_checked([maps] if isinstance(maps, Tensor) else list(maps), len(images)))
+        return ChannelMoments.of(_checked([maps] if isinstance(maps, Tensor) else list(maps), len(images)))
     with network.arena.holding(network.arena.source), network.statistics.of_source():
         return _first_convolutions(network.module, images)
 
@@ -109,18 +111,18 @@ class _Enough(Exception):  # noqa: N818  # no error: it ends a pass that has giv
     """The layers that were wanted have run."""
 
 
-def _first_convolutions(module: nn.Module, images: Tensor, count: int = 3) -> Moments:
+def _first_convolutions(module: nn.Module, images: Tensor, count: int = 3) -> ChannelMoments:
     """Of the outputs of the `count` convolutions that run first; the rest of the network does not run."""
-    found: list[Moments] = []
+    measured: list[ChannelMoments] = []
 
     def watch(layer: nn.Module, inputs: Any, output: Tensor) -> None:
-        found.append(Moments.of([output]))  # at once: a layer that comes next may write over it
-        if len(found) == count:
+        measured.append(ChannelMoments.of([output]))  # at once: a layer that comes next may write over it
+        if len(measured) == count:
             raise _Enough
 
     handles = [layer.register_forward_hook(watch) for layer in module.modules() if isinstance(layer, _CONVOLUTIONS)]
     if not handles:
-        return Moments.of([images])
+        return ChannelMoments.of([images])
     try:
         module(images)
     except _Enough:
@@ -128,10 +130,12 @@ def _first_convolutions(module: nn.Module, images: Tensor, count: int = 3) -> Mo
     finally:
         for handle in handles:
             handle.remove()
-    if not found:
-        return Moments.of([images])
-    means, variances = [one.mean for one in found], [one.variance for one in found]
-    return Moments(torch.cat(means, 1), torch.cat(variances, 1), torch.cat([one.positions for one in found]))
+    if not measured:
+        return ChannelMoments.of([images])
+    means, variances = [layer.mean for layer in measured], [layer.variance for layer in measured]
+    return ChannelMoments(
+        torch.cat(means, 1), torch.cat(variances, 1), torch.cat([layer.positions for layer in measured])
+    )
 
 
 class _VGG19(nn.Module):
@@ -173,10 +177,10 @@ def _vgg19_features() -> nn.Sequential:
 
 
 def _checked(maps: list[Tensor], images: int) -> list[Tensor]:
-    for one in maps:
-        if one.dim() < 2 or len(one) != images:
+    for layer in maps:
+        if layer.dim() < 2 or len(layer) != images:
             raise ValueError(
-                f"a style needs feature maps [batch, channels, ...] of all {images} images, got {tuple(one.shape)}"
+                f"a style needs feature maps [batch, channels, ...] of all {images} images, got {tuple(layer.shape)}"
             )
     return maps
 

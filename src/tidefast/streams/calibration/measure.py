@@ -38,7 +38,7 @@ _NONE = -1  # in place of a type: no corruption
 Knot = tuple[int, int, int, int]
 """First type (or _NONE) at i/4, second type (or _NONE) at j/4: (first, i, second, j)."""
 
-Progress = Callable[[int, int], None]
+CellProgress = Callable[[int, int], None]
 """Called with the cells that are done and those there are."""
 
 
@@ -60,7 +60,7 @@ def measure(
     batch: int = 64,
     workers: int = 0,
     keep: str | os.PathLike[str] | None = None,
-    progress: Progress | None = None,
+    progress: CellProgress | None = None,
     model_name: str = "",
     data_name: str = "",
 ) -> Matrix:
@@ -143,7 +143,7 @@ class _Bench:
         if self.jpeg is not None:
             images = stored(images, self.jpeg)
         device = next((parameter.device for parameter in self.model.parameters()), torch.device("cpu"))
-        found = 0
+        correct = 0
         with torch.inference_mode():
             for start in range(0, len(images), self.batch):
                 part = torch.from_numpy(images[start : start + self.batch]).permute(0, 3, 1, 2)
@@ -154,8 +154,8 @@ class _Bench:
                         f"{self.labels.max()}"
                     )
                 labels = torch.from_numpy(self.labels[start : start + self.batch])
-                found += int((logits.argmax(1).cpu() == labels).sum())
-        return found
+                correct += int((logits.argmax(1).cpu() == labels).sum())
+        return correct
 
     def _after_first(self, first: int, i: int) -> npt.NDArray[np.uint8]:
         # Neighbouring cells share it, and it is half of the work on the images.

@@ -6,19 +6,19 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tidefast.core.validation import require_choice
+from tidefast.streams.domain_order import DomainOrder, Runs, Segments
 from tidefast.streams.images import Data
 from tidefast.streams.named import registry
-from tidefast.streams.protocols.in_c import Subset
-from tidefast.streams.request import Request
-from tidefast.streams.route import Route, Runs, Segments
-from tidefast.streams.tour import Tour, recurring_tour
+from tidefast.streams.protocols.in_c import ImageNetCSubset
+from tidefast.streams.recurring import RecurringStream, recurring_stream
+from tidefast.streams.settings import StreamSettings
 
 ROUTES = ("dirichlet", "multinomial")
 
 
 @registry.register("cdc")
 @dataclass(frozen=True)
-class Cdc(Subset):
+class Cdc(ImageNetCSubset):
     """IN-C recurring with continual dynamic change: the batches of a visit come in segments of random length.
 
     `route` "dirichlet" cuts each domain into `slots` segments by Dirichlet(`delta`), "multinomial" draws runs of
@@ -34,19 +34,19 @@ class Cdc(Subset):
         self.draws()
         super().__post_init__()
 
-    def draws(self) -> Route:
+    def draws(self) -> DomainOrder:
         """The rule that orders the batches of a visit."""
         return Segments(self.delta, self.slots) if self.route == "dirichlet" else Runs()
 
-    def stream(self, data: Data | None, request: Request) -> Tour:
+    def stream(self, data: Data | None, settings: StreamSettings) -> RecurringStream:
         images, rendering = self.source(data)
-        return recurring_tour(
+        return recurring_stream(
             [(domain, images) for domain in self.domains()],
-            request,
+            settings,
             visits=self.visits,
             default_visits=self.default_visits,
             rendering=rendering,
-            route=self.draws(),
+            domain_order=self.draws(),
             name=self.name,
         )
 
@@ -59,7 +59,7 @@ class CdcMini(Cdc):
     >>> from tidefast.streams import make
     >>> stream = make("cdc-mini", delta=10, visits=2)
     >>> stream
-    Tour('cdc-mini', 64 steps, 4 domains, 2 visits, seed 0)
+    RecurringStream('cdc-mini', 64 steps, 4 domains, 2 visits, seed 0)
     """
 
     images: int | None = 500

@@ -10,7 +10,7 @@ from tidefast.core.validation import require_choice
 from tidefast.datasets import cifar_c
 from tidefast.streams.images import LabelledImages
 from tidefast.streams.named import registry
-from tidefast.streams.protocols.files import Files, Place
+from tidefast.streams.protocols.files import FilePath, Files
 
 _NEEDS = (
     "root: {name} with root/<corruption>.npy and root/labels.npy, or the folder around it; or data: the test images "
@@ -37,7 +37,7 @@ class CifarC(Files):
     def chosen(self) -> tuple[str, ...]:
         return tuple(self.corruptions) or self.groups[self.group]
 
-    def stored(self, root: Place, names: tuple[str, ...], severity: int) -> Mapping[str, LabelledImages]:
+    def stored(self, root: FilePath, names: tuple[str, ...], severity: int) -> Mapping[str, LabelledImages]:
         return cifar_c(root, names, severity, name=self.dataset)
 
 

@@ -15,7 +15,7 @@ from tidefast.streams.named import Recurring
 from tidefast.streams.rendering import Rendering
 from tidefast.streams.stored import Stored
 
-Place: TypeAlias = str | os.PathLike[str]
+FilePath: TypeAlias = str | os.PathLike[str]
 IMAGENET_C_LAYOUT = (
     "root: ImageNet-C, laid out as root/<corruption>/<severity>/<class>/<image>.JPEG; or data: the validation images "
     "of ImageNet as folder/<class>/<image>.JPEG, which are corrupted on the way"
@@ -26,10 +26,10 @@ IMAGENET_C_LAYOUT = (
 class Files(Recurring, ABC):
     """Corruptions in turn, from stored files under `root`, or made from `data`."""
 
-    root: Place | None = None
+    root: FilePath | None = None
 
     @abstractmethod
-    def stored(self, root: Place, names: tuple[str, ...], severity: int) -> Mapping[str, LabelledImages]:
+    def stored(self, root: FilePath, names: tuple[str, ...], severity: int) -> Mapping[str, LabelledImages]:
         """The stored images of each corruption; place p of all of them is the same picture."""
 
     def source(self, data: Data | None) -> tuple[LabelledImages, Rendering | None]:
@@ -59,5 +59,5 @@ class ImageNetC(Files):
 
     classes: int | None = 1000
 
-    def stored(self, root: Place, names: tuple[str, ...], severity: int) -> Mapping[str, LabelledImages]:
+    def stored(self, root: FilePath, names: tuple[str, ...], severity: int) -> Mapping[str, LabelledImages]:
         return imagenet_c(root, names, severity, classes=self.classes)

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tidefast.core.validation import require_choice
-from tidefast.datasets import Chosen, DatasetError, draw_subset, read_ids
-from tidefast.datasets.choice import digest, places_of
+from tidefast.datasets import DatasetError, Subset, draw_subset, read_ids
+from tidefast.datasets.subset import digest, places_of
 from tidefast.streams.images import Data, LabelledImages
 from tidefast.streams.named import registry
 from tidefast.streams.order import AsGiven, Order
-from tidefast.streams.protocols.files import IMAGENET_C_LAYOUT, ImageNetC, Place
+from tidefast.streams.protocols.files import IMAGENET_C_LAYOUT, FilePath, ImageNetC
 from tidefast.streams.rendering import Rendering
 from tidefast.streams.stored import Stored
 
@@ -30,7 +30,7 @@ SUBSET_LAYOUT = (
 
 
 @dataclass(frozen=True)
-class Subset(ImageNetC):
+class ImageNetCSubset(ImageNetC):
     """Corruptions of `images` of ImageNet's validation images.
 
     `subset` "random" shuffles and samples the list of all images in the file `ids`, as the paper's code does, or the
@@ -39,7 +39,7 @@ class Subset(ImageNetC):
     """
 
     images: int | None = RANDOM_IMAGES
-    ids: Place | None = None
+    ids: FilePath | None = None
     subset: str = "random"
 
     needs: ClassVar[str] = SUBSET_LAYOUT
@@ -52,8 +52,8 @@ class Subset(ImageNetC):
         images, rendering = super().source(data)
         places = self._places(getattr(images, "names", None), len(images))
         if isinstance(rendering, Stored):
-            rendering = Stored({domain: Chosen(whole, places) for domain, whole in rendering.sets.items()})
-        return Chosen(images, places), rendering
+            rendering = Stored({domain: Subset(whole, places) for domain, whole in rendering.sets.items()})
+        return Subset(images, places), rendering
 
     def images_per_domain(self, size: int) -> int:
         return size
@@ -96,10 +96,10 @@ class Subset(ImageNetC):
 
 @registry.register("in-c-recurring")
 @dataclass(frozen=True)
-class InCRecurring(Subset):
+class InCRecurring(ImageNetCSubset):
     """IN-C recurring: 4 corruptions at severity 5 in turn, 20 visits, the same 5000 images in each.
 
-    They are gaussian, shot and impulse noise and contrast. See `Subset` for which images.
+    They are gaussian, shot and impulse noise and contrast. See `ImageNetCSubset` for which images.
     """
 
 

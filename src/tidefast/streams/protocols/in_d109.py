@@ -9,14 +9,14 @@ from typing import ClassVar
 import numpy as np
 
 from tidefast.core.validation import require_count
-from tidefast.datasets import Chosen, DatasetError, d109
+from tidefast.datasets import DatasetError, Subset, d109
 from tidefast.datasets.d109 import DOMAINS
 from tidefast.streams.domain import Domain
 from tidefast.streams.images import Data, LabelledImages, labelled_images
 from tidefast.streams.named import Recipe, registry
-from tidefast.streams.protocols.files import Place
-from tidefast.streams.request import Request
-from tidefast.streams.tour import Tour, recurring_tour
+from tidefast.streams.protocols.files import FilePath
+from tidefast.streams.recurring import RecurringStream, recurring_stream
+from tidefast.streams.settings import StreamSettings
 
 _SPLIT_SEED = 109
 
@@ -35,10 +35,10 @@ class OwnImages(Recipe, ABC):
     def sets(self, data: Data | None) -> dict[Domain, LabelledImages]:
         """The images of each domain, in the order of the domains."""
 
-    def stream(self, data: Data | None, request: Request) -> Tour:
-        return recurring_tour(
+    def stream(self, data: Data | None, settings: StreamSettings) -> RecurringStream:
+        return recurring_stream(
             list(self.sets(data).items()),
-            request,
+            settings,
             visits=self.visits,
             default_visits=20,
             name=self.name,
@@ -53,8 +53,8 @@ class InD109Recurring(OwnImages):
     Labels are 0 to 108; a network of 1000 classes answers with `tidefast.models.selection.select_classes`.
     """
 
-    root: Place | None = None
-    lists: Place | None = None
+    root: FilePath | None = None
+    lists: FilePath | None = None
 
     needs: ClassVar[str] = (
         "root: the cleaned DomainNet as root/<domain>/<class>/<image>.jpg for the domains "
@@ -80,10 +80,10 @@ class InD109RecurringMini(OwnImages):
 
     >>> from tidefast.streams import make
     >>> stream = make("in-d109-recurring-mini", visits=2)
-    >>> [str(track[0].domain) for track in stream.tracks]
+    >>> [str(part[0].domain) for part in stream.streams]
     ['contrast 3', 'snow 3', 'pixelate 5', 'saturate 5']
     >>> stream
-    Tour('in-d109-recurring-mini', 98 steps, 4 domains, 2 visits, seed 0)
+    RecurringStream('in-d109-recurring-mini', 98 steps, 4 domains, 2 visits, seed 0)
     """
 
     styles: ClassVar[tuple[Domain, ...]] = (
@@ -102,4 +102,4 @@ class InD109RecurringMini(OwnImages):
             raise ValueError(
                 f"{len(images)} images are too few for {len(self.styles)} domains with images of their own"
             )
-        return {domain: Chosen(images, part) for domain, part in zip(self.styles, parts, strict=True)}
+        return {domain: Subset(images, part) for domain, part in zip(self.styles, parts, strict=True)}

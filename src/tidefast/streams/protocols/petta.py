@@ -10,12 +10,12 @@ from tidefast.streams.named import registry
 from tidefast.streams.order import Order, SlotDirichlet
 from tidefast.streams.passes import Renewal
 from tidefast.streams.protocols.cin_c import ORDERS
-from tidefast.streams.protocols.in_c import Subset
+from tidefast.streams.protocols.in_c import ImageNetCSubset
 
 
 @registry.register("petta-recurring")
 @dataclass(frozen=True)
-class PettaRecurring(Subset):
+class PettaRecurring(ImageNetCSubset):
     """PeTTA's recurring stream: 15 corruptions in turn, 20 visits, labels by `SlotDirichlet(gamma)` drawn each time."""
 
     corruptions: tuple[str, ...] = ORDERS[5]

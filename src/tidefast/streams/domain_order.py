@@ -7,35 +7,33 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from tidefast.core.validation import require_count, require_number
+from tidefast.streams.order import Positions
 
-Whole = npt.NDArray[np.int64]
 
-
-class Route(ABC):
+class DomainOrder(ABC):
     """Says whose next batch comes when; a pure function of the numbers of batches and of the generator."""
 
     @abstractmethod
-    def draw(self, batches: Sequence[int], random: np.random.Generator) -> Whole:
+    def draw(self, batches: Sequence[int], random: np.random.Generator) -> Positions:
         """Domains [sum of batches], domain d as often as it has batches."""
 
 
 @dataclass(frozen=True)
-class InTurn(Route):
+class InTurn(DomainOrder):
     """One domain after the other, each whole.
 
     >>> InTurn().draw([2, 3], np.random.default_rng(0)).tolist()
     [0, 0, 1, 1, 1]
     """
 
-    def draw(self, batches: Sequence[int], random: np.random.Generator) -> Whole:
+    def draw(self, batches: Sequence[int], random: np.random.Generator) -> Positions:
         return np.repeat(np.arange(len(batches)), batches)
 
 
 @dataclass(frozen=True)
-class Segments(Route):
+class Segments(DomainOrder):
     """Continual dynamic change (CDC) as in DPCore: Dirichlet(delta) cuts each domain into segments, one for each slot.
 
     Slot after slot, the segments of all domains come in a random order. A larger delta does not change domains more
@@ -52,7 +50,7 @@ class Segments(Route):
         require_number("delta", self.delta, 0.0, low_open=True)
         require_count("slots", self.slots)
 
-    def draw(self, batches: Sequence[int], random: np.random.Generator) -> Whole:
+    def draw(self, batches: Sequence[int], random: np.random.Generator) -> Positions:
         shares = random.dirichlet(np.full(self.slots, self.delta), size=len(batches))
         counts = np.asarray(batches)[:, None]
         cuts = np.minimum(np.floor(counts * np.cumsum(shares, axis=1)[:, :-1]), counts).astype(np.int64)
@@ -62,7 +60,7 @@ class Segments(Route):
 
 
 @dataclass(frozen=True)
-class Runs(Route):
+class Runs(DomainOrder):
     """The other rule called CDC, "multinomial" in DPCore: a domain with batches left, a number of them, and again.
 
     Both are drawn uniformly, the number from 1 to all that are left.
@@ -71,7 +69,7 @@ class Runs(Route):
     [1, 1, 0, 0, 0, 0, 1, 1]
     """
 
-    def draw(self, batches: Sequence[int], random: np.random.Generator) -> Whole:
+    def draw(self, batches: Sequence[int], random: np.random.Generator) -> Positions:
         left = np.asarray(batches, np.int64).copy()
         runs = []
         while left.any():

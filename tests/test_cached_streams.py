@@ -16,8 +16,8 @@ from tidefast.bench import assembly, runner, sharing
 from tidefast.bench.ledger import SPANS, STEPS
 from tidefast.bench.results import RESULT, SNAPSHOT
 from tidefast.bench.work import Job
-from tidefast.streams import Kept, Seekable, Span, make
-from tidefast.streams.batch import Pixels
+from tidefast.streams import CachedStream, Seekable, Span, make
+from tidefast.streams.batch import RawBatch
 from tidefast.streams.stream import Stream
 
 STREAMS = {
@@ -51,7 +51,7 @@ class Counted(Seekable):
     def spans(self, k) -> tuple[Span, ...]:
         return self.stream.spans(k)
 
-    def pixels(self, k) -> Pixels:
+    def pixels(self, k) -> RawBatch:
         self.made.append(k)
         if self.marks is not None:
             with open(self.marks, "a") as file:
@@ -101,7 +101,7 @@ def marks(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def folder(tmp_path) -> Path:
-    path = tmp_path / "kept"
+    path = tmp_path / "cached"
     path.mkdir()
     return path
 
@@ -110,7 +110,7 @@ def small() -> Stream:
     return make("ccc-mini", steps=8, batch=8, seed=43)
 
 
-def assert_same(found: Pixels, wanted: Pixels) -> None:
+def assert_same(found: RawBatch, wanted: RawBatch) -> None:
     assert (found.images.dtype, found.labels.dtype) == (wanted.images.dtype, wanted.labels.dtype)
     np.testing.assert_array_equal(found.images, wanted.images)
     np.testing.assert_array_equal(found.labels, wanted.labels)
@@ -118,9 +118,9 @@ def assert_same(found: Pixels, wanted: Pixels) -> None:
 
 
 @pytest.mark.parametrize("name", STREAMS)
-def test_kept_batches_are_those_of_the_stream(name, folder):
+def test_cached_batches_are_those_of_the_stream(name, folder):
     stream = make(name, **STREAMS[name])
-    maker, reader = Kept(stream, folder), Kept(stream, folder)
+    maker, reader = CachedStream(stream, folder), CachedStream(stream, folder)
     assert (reader.name, reader.classes, len(reader)) == (stream.name, stream.classes, len(stream))
     wanted = [stream.pixels(k) for k in range(len(stream))]
     for k, pixels in enumerate(wanted):
@@ -133,45 +133,45 @@ def test_kept_batches_are_those_of_the_stream(name, folder):
 
 def test_a_second_reader_makes_nothing(folder):
     first, second = Counted(small()), Counted(small())
-    for batch, again in zip(Kept(first, folder), Kept(second, folder), strict=True):
+    for batch, again in zip(CachedStream(first, folder), CachedStream(second, folder), strict=True):
         assert (batch.images == again.images).all()
     assert first.made == list(range(8))
     assert second.made == []
 
 
 def test_the_last_batch_is_also_the_one_before_the_first(folder):
-    kept = Kept(small(), folder)
-    assert_same(kept.pixels(-1), small().pixels(7))
+    cached = CachedStream(small(), folder)
+    assert_same(cached.pixels(-1), small().pixels(7))
     assert [path.name for path in folder.iterdir()] == ["7.batch"]
 
 
 def test_source_images_are_those_of_the_stream(folder):
     stream = small()
-    assert Kept(stream, folder).data is stream.data
-    assert Kept(Counted(stream), folder).data is None
+    assert CachedStream(stream, folder).data is stream.data
+    assert CachedStream(Counted(stream), folder).data is None
 
 
 def test_who_finds_a_batch_under_way_makes_a_later_one(folder):
     (folder / "2.begun").touch()
     (folder / "3.begun").touch()
     counted = Counted(small())
-    assert_same(Kept(counted, folder).pixels(2), small().pixels(2))
+    assert_same(CachedStream(counted, folder).pixels(2), small().pixels(2))
     assert counted.made == [4, 2]  # nobody came back with 2: their process may be gone
     assert {path.name for path in folder.iterdir()} == {"2.batch", "3.begun", "4.batch"}
 
 
 def read_all(folder: str, marks: str) -> None:
     """Write the sums of all batches, once a line on standard input says that it is time."""
-    kept = Kept(Counted(make("ccc-mini", steps=40, batch=8, seed=43), Path(marks)), folder)
+    cached = CachedStream(Counted(make("ccc-mini", steps=40, batch=8, seed=43), Path(marks)), folder)
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     sys.stdin.readline()
-    sys.stdout.write(" ".join(str(kept.pixels(k).images.astype(np.int64).sum()) for k in range(40)))
+    sys.stdout.write(" ".join(str(cached.pixels(k).images.astype(np.int64).sum()) for k in range(40)))
 
 
 def test_processes_at_once_share_the_work(folder, tmp_path):
     marks = tmp_path / "marks"
-    code = "import sys; sys.path.insert(0, sys.argv[1]); import test_kept_batches as t; t.read_all(*sys.argv[2:])"
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import test_cached_streams as t; t.read_all(*sys.argv[2:])"
     command = [sys.executable, "-c", code, str(Path(__file__).parent), str(folder), str(marks)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     processes = [subprocess.Popen(command, **pipes) for _ in range(2)]
@@ -190,11 +190,11 @@ def test_processes_at_once_share_the_work(folder, tmp_path):
 
 @pytest.mark.parametrize("cut", [0, 10, 200, 5000])
 def test_a_damaged_file_is_made_again(folder, cut):
-    Kept(small(), folder).pixels(3)
+    CachedStream(small(), folder).pixels(3)
     os.truncate(folder / "3.batch", cut)
-    assert_same(Kept(small(), folder).pixels(3), small().pixels(3))
+    assert_same(CachedStream(small(), folder).pixels(3), small().pixels(3))
     counted = Counted(small())
-    assert_same(Kept(counted, folder).pixels(3), small().pixels(3))
+    assert_same(CachedStream(counted, folder).pixels(3), small().pixels(3))
     assert counted.made == []
 
 
@@ -211,11 +211,11 @@ def tiny_disk(tmp_path):
 
 
 def test_when_the_disk_is_full_what_was_kept_is_given_back(folder, tiny_disk):
-    kept, other = Kept(small(), folder), Kept(small(), folder)
-    kept.pixels(0)
+    cached, other = CachedStream(small(), folder), CachedStream(small(), folder)
+    cached.pixels(0)
     tiny_disk()
     for k in range(1, 4):
-        assert_same(kept.pixels(k), small().pixels(k))
+        assert_same(cached.pixels(k), small().pixels(k))
         assert not folder.exists()
     assert_same(other.pixels(0), small().pixels(0))
     assert not folder.exists()
@@ -223,10 +223,10 @@ def test_when_the_disk_is_full_what_was_kept_is_given_back(folder, tiny_disk):
 
 def test_a_stream_beyond_the_limit_is_not_kept_nor_made_twice(folder):
     counted = Counted(small())
-    kept = Kept(counted, folder, limit=1000)
+    cached = CachedStream(counted, folder, limit=1000)
     (folder / "5.begun").touch()
     for k in range(8):
-        assert_same(kept.pixels(k), small().pixels(k))
+        assert_same(cached.pixels(k), small().pixels(k))
     assert counted.made == list(range(8))
     assert not list(folder.glob("*.batch"))
 
@@ -241,7 +241,7 @@ def test_equal_streams_are_told_from_others():
 
 
 def test_a_stream_with_batches_of_its_own_is_left_alone(folder):
-    odd = bench.Experiment("test_kept_batches:doubled_stream", "source")
+    odd = bench.Experiment("test_cached_streams:doubled_stream", "source")
     assert assembly.stream_of(odd, folder)[0] == "its own"
 
 
@@ -256,7 +256,7 @@ def left_in(root: Path) -> list[str]:
 
 
 def test_a_sweep_makes_each_stream_once_and_has_the_bits_of_single_runs(tmp_path, marks):
-    grid = {**GRID, "stream": "test_kept_batches:counted_stream", "method": ["source", "batchnorm", "eta"]}
+    grid = {**GRID, "stream": "test_cached_streams:counted_stream", "method": ["source", "batchnorm", "eta"]}
     swept = bits(bench.sweep(grid, tmp_path / "runs", jobs=1, threads=1))
     assert Counter(marks.read_text().split()) == {str(k): 1 for k in range(12)}
     assert left_in(tmp_path / "runs") == []

@@ -11,7 +11,7 @@ from typing import SupportsIndex
 import numpy as np
 
 from tidefast.core.files import written_atomically
-from tidefast.streams.batch import Pixels, Span
+from tidefast.streams.batch import RawBatch, Span
 from tidefast.streams.images import LabelledImages
 from tidefast.streams.seekable import Seekable
 
@@ -22,7 +22,7 @@ _SPARE = 2**30  # bytes of the disk that are left to others
 _AHEAD = 8  # batches
 
 
-class Kept(Seekable):
+class CachedStream(Seekable):
     """A stream whose batches are files of a folder once they have been made; processes that share the folder share
     the work.
 
@@ -34,9 +34,9 @@ class Kept(Seekable):
     >>> import tempfile
     >>> from tidefast.streams import make
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     kept = Kept(make("clean", steps=3, batch=16), folder)
-    ...     batch = kept[1]
-    ...     print(len(kept), len(batch), [path.name for path in Path(folder).iterdir()])
+    ...     cached = CachedStream(make("clean", steps=3, batch=16), folder)
+    ...     batch = cached[1]
+    ...     print(len(cached), len(batch), [path.name for path in Path(folder).iterdir()])
     3 16 ['1.batch']
     """
 
@@ -46,7 +46,7 @@ class Kept(Seekable):
         self._keeps = True
 
     def __repr__(self) -> str:
-        return f"Kept({self.stream!r})"
+        return f"CachedStream({self.stream!r})"
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -63,13 +63,13 @@ class Kept(Seekable):
     def spans(self, k: SupportsIndex) -> tuple[Span, ...]:
         return self.stream.spans(k)
 
-    def pixels(self, k: SupportsIndex) -> Pixels:
+    def pixels(self, k: SupportsIndex) -> RawBatch:
         step = self._step(k)
-        found = self._read(step)
-        if found is None and self._keeps and not self._claim(step):
+        stored = self._read(step)
+        if stored is None and self._keeps and not self._claim(step):
             self._help(step)
-            found = self._read(step)
-        return self._make(step) if found is None else found
+            stored = self._read(step)
+        return self._make(step) if stored is None else stored
 
     def _help(self, step: int) -> None:
         """Make the next batch that nobody is at, while another process makes this one."""
@@ -78,7 +78,7 @@ class Kept(Seekable):
                 self._make(later)
                 return
 
-    def _make(self, step: int) -> Pixels:
+    def _make(self, step: int) -> RawBatch:
         made = self.stream.pixels(step)
         if self._keeps:
             try:
@@ -92,11 +92,11 @@ class Kept(Seekable):
                 self._mark(step).unlink()
         return made
 
-    def _has_room(self, made: Pixels) -> bool:
+    def _has_room(self, made: RawBatch) -> bool:
         small = made.images.nbytes + made.labels.nbytes <= self._limit
         return small and shutil.disk_usage(self.folder).free > _SPARE
 
-    def _write(self, step: int, made: Pixels) -> None:
+    def _write(self, step: int, made: RawBatch) -> None:
         with written_atomically(self._path(step), durable=False) as file:
             np.save(file, made.images, allow_pickle=False)
             np.save(file, made.labels, allow_pickle=False)
@@ -119,13 +119,13 @@ class Kept(Seekable):
             self._keeps = False
         return True
 
-    def _read(self, step: int) -> Pixels | None:
+    def _read(self, step: int) -> RawBatch | None:
         try:
             with open(self._path(step), "rb") as file:
                 images, labels = (np.load(file, allow_pickle=False) for _ in range(2))
         except (OSError, ValueError, EOFError):
             return None
-        return Pixels(images, labels, step, self.stream.spans(step))
+        return RawBatch(images, labels, step, self.stream.spans(step))
 
     def _path(self, step: int) -> Path:
         return self.folder / f"{step}.batch"

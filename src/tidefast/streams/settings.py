@@ -11,7 +11,7 @@ from tidefast.streams.order import Order
 
 
 @dataclass(frozen=True)
-class Request:
+class StreamSettings:
     """The arguments of `make` that every stream has; None leaves the choice to the stream."""
 
     batch: int

@@ -29,11 +29,11 @@ class _Set(Protocol):
     def __getitem__(self, indices: npt.NDArray[Any], /) -> ImageSet: ...
 
 
-class Chosen:
+class Subset:
     """The images at `places` of another set, read from it when they are asked for.
 
     >>> whole = ImageSet(np.zeros((3, 8, 8, 3), np.uint8), np.array([0, 1, 1]), ("cat", "dog"))
-    >>> part = Chosen(whole, [2, 0])
+    >>> part = Subset(whole, [2, 0])
     >>> part.labels.tolist(), part[np.array([1])].origins.tolist()
     ([1, 0], [0])
     """
@@ -48,7 +48,7 @@ class Chosen:
         return len(self.places)
 
     def __repr__(self) -> str:
-        return f"Chosen({len(self)} of {self.whole!r})"
+        return f"Subset({len(self)} of {self.whole!r})"
 
     def __getitem__(self, indices: slice | Sequence[int] | npt.NDArray[Any]) -> ImageSet:
         return self.whole[self.places[indices]]
