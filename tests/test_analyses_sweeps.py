@@ -13,8 +13,9 @@ import pytest
 import torch
 from torch import nn
 
-from tidefast.bench import Component, Experiment, run
+from tidefast.bench import Experiment, run
 from tidefast.bench.results import RESULT, Run, load
+from tidefast.core.specification import Specification
 from tidefast.paper import stopwatch, varied
 from tidefast.paper.analyses import registry
 from tidefast.paper.analysis import Finding, accuracy
@@ -229,7 +230,7 @@ def test_concentration_leaves_out_runs_that_recorded_another_measure(runs):
     accepts = registry.get("concentration")().accepts
     assert accepts(by_reset(runs, "asr"))
     assert not accepts(by_reset(runs, "asr:measure=spread:factor=4"))
-    named = dataclasses.replace(by_reset(runs, "asr").experiment, reset=Component("asr-mean-of-softmax"))
+    named = dataclasses.replace(by_reset(runs, "asr").experiment, reset=Specification("asr-mean-of-softmax"))
     assert not accepts(dataclasses.replace(by_reset(runs, "asr"), experiment=named))
 
 

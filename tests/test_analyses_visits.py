@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tidefast.bench import Component, Experiment, Run, find, load, metrics
+from tidefast.bench import Experiment, Run, find, load, metrics
 from tidefast.bench.ledger import Ledger, Row
 from tidefast.bench.runner import run as run_experiment
+from tidefast.core.specification import Specification
 from tidefast.paper import segments
 from tidefast.paper.analyses import registry
 from tidefast.paper.lineup import lineup
@@ -24,8 +25,10 @@ Batch = tuple[str, int, int]
 Write = Callable[..., Run]
 
 
-def experiment(stream: str | Component = "in-c-recurring-mini", reset: str = "never", **fields: object) -> Experiment:
-    return Experiment(stream, Component("eta", title="ETA"), reset=reset, **fields)
+def experiment(
+    stream: str | Specification = "in-c-recurring-mini", reset: str = "never", **fields: object
+) -> Experiment:
+    return Experiment(stream, Specification("eta", title="ETA"), reset=reset, **fields)
 
 
 def visits(*visits: Sequence[int]) -> list[Batch]:
@@ -61,7 +64,7 @@ def write(tmp_path: Path) -> Write:
 def real(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
     """Three visits to four corruptions of 16 bundled images, one batch each."""
     folder = tmp_path_factory.mktemp("runs")
-    stream = Component("in-c-recurring-mini", {"images": 16, "visits": 3}, "IN-C")
+    stream = Specification("in-c-recurring-mini", {"images": 16, "visits": 3}, "IN-C")
     for reset in ("asr", "asr-no-recovery"):
         one = experiment(stream, reset, batch=16)
         run_experiment(one, folder / one.key)
@@ -171,7 +174,7 @@ def test_delays_are_in_the_table_and_judged(write: Write):
 
 def test_segments_of_a_schedule(write: Write, tmp_path: Path):
     order = [("fog", 0), ("fog", 0), ("snow", 0), ("snow", 1), ("fog", 1), ("snow", 1), ("fog", 1)]
-    stream = Component("cdc-mini", {"delta": 1.0}, "CDC")
+    stream = Specification("cdc-mini", {"delta": 1.0}, "CDC")
     runs = [
         write(experiment(stream, reset), [(domain, visit, correct - 4 * visit) for domain, visit in order])
         for reset, correct in (("periodic", 8), ("asr", 9))
@@ -225,7 +228,7 @@ def test_imbalance_counts_labels_and_who_leads(write: Write, tmp_path: Path):
 def test_groups_of_both_sets_from_easy_to_hard(write: Write, tmp_path: Path):
     runs = [
         write(
-            experiment(Component(f"cifar{classes}-c-mini", {"group": group}, group.title()), reset),
+            experiment(Specification(f"cifar{classes}-c-mini", {"group": group}, group.title()), reset),
             visits((correct, correct), (correct, correct)),
         )
         for classes in (10, 100)
@@ -250,8 +253,8 @@ def test_runs_that_differ_have_names_that_differ(write: Write):
         experiment(reset={"name": "periodic", "every": 500, "title": "RDumb"}, seed=1),
         experiment(optimizer="adam:lr=0.1"),
         experiment(optimizer="adam:lr=0.2"),
-        experiment(Component("in-c-recurring-mini", {"images": 32}, "IN-C")),
-        experiment(Component("in-c-recurring-mini", {"images": 64}, "IN-C")),
+        experiment(Specification("in-c-recurring-mini", {"images": 32}, "IN-C")),
+        experiment(Specification("in-c-recurring-mini", {"images": 64}, "IN-C")),
     ]
     entrants = lineup([write(one, visits((5, 5), (6, 6))) for one in every])
     assert len({one.title for one in entrants}) == len(every)

@@ -19,9 +19,10 @@ import yaml
 
 import tidefast
 from tidefast import bench, cli
-from tidefast.bench import Component, Experiment, ledger, text
+from tidefast.bench import Experiment, ledger, text
 from tidefast.bench.ledger import SEGMENTS, SPANS, STEPS
 from tidefast.bench.results import EXPERIMENT, RESULT, SNAPSHOT
+from tidefast.core.specification import Specification
 
 SAME_BITS = (STEPS, SPANS, SNAPSHOT, EXPERIMENT)
 """The files of a finished run that depend on the experiment alone."""
@@ -63,9 +64,9 @@ def bits(folder: Path) -> dict[str, bytes]:
     ],
 )
 def test_a_part_is_a_name_with_options(given, name, options):
-    part = Component.parse(given)
+    part = Specification.parse(given)
     assert (part.name, part.options) == (name, options)
-    assert Component.parse(part.as_plain()) == part
+    assert Specification.parse(part.as_plain()) == part
 
 
 def test_yaml_reads_numbers_as_people_write_them():

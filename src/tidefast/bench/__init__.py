@@ -1,18 +1,18 @@
 """Experiments: run one, sweep over many, read the results."""
 
 from tidefast.bench.assembly import adapter_of, model_of, stream_of
-from tidefast.bench.component import Component
 from tidefast.bench.experiment import Experiment
 from tidefast.bench.results import Run, dominant_domains, find, load
 from tidefast.bench.runner import run
 from tidefast.bench.sweep import Outcome, Progress, experiments, sweep
+from tidefast.core.specification import Specification
 
 __all__ = [
-    "Component",
     "Experiment",
     "Outcome",
     "Progress",
     "Run",
+    "Specification",
     "adapter_of",
     "dominant_domains",
     "experiments",

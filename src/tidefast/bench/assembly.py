@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from tidefast import datasets, methods, models, resets, streams
 from tidefast.adapter import Adapter
-from tidefast.bench.component import Component
 from tidefast.bench.experiment import Experiment
 from tidefast.core.registry import Registry, imported
+from tidefast.core.specification import Specification
 from tidefast.errors import UnknownNameError
 from tidefast.preparation import Preparation, prepare
 
@@ -100,13 +100,13 @@ def check(experiment: Experiment) -> None:
         models.registry.get(experiment.model.name)
 
 
-def _text(part: Component) -> str:
+def _text(part: Specification) -> str:
     return json.dumps({"name": part.name, **part.options})
 
 
 @functools.lru_cache(_REMEMBERED)
 def _model(text: str) -> nn.Module:
-    part = Component.parse(json.loads(text))
+    part = Specification.parse(json.loads(text))
     if ":" in part.name:
         network = imported(part.name)(**part.options)
         if not isinstance(network, nn.Module):
@@ -117,7 +117,7 @@ def _model(text: str) -> nn.Module:
 
 @functools.lru_cache(_REMEMBERED)
 def _stream(text: str) -> streams.Seekable:
-    part = Component.parse(json.loads(text))
+    part = Specification.parse(json.loads(text))
     options = _tuples(part.options)
     if "order" in options:
         options["order"] = _order(part.options["order"])
@@ -132,13 +132,13 @@ def _stream(text: str) -> streams.Seekable:
 
 
 def _order(given: Any) -> streams.Order:
-    part = Component.parse(given)
+    part = Specification.parse(given)
     if part.name not in _ORDERS:
         raise UnknownNameError(f"unknown order {part.name!r}; known: {', '.join(_ORDERS)}")
     return _called(f"order {part.name!r}", _ORDERS[part.name], part.options)
 
 
-def _instance(registry: Registry[T], part: Component) -> T:
+def _instance(registry: Registry[T], part: Specification) -> T:
     """The registered class with the options as fields; `preset` names one of its ready-made settings."""
     cls, usual = registry.resolve(part.name)
     options = {**usual, **_tuples(part.options)}
@@ -169,7 +169,7 @@ def _called(what: str, make: Callable[..., T], options: dict[str, Any], cls: typ
         raise ValueError(f"{what}: {error}") from error
 
 
-def _optimizer(part: Component | None) -> Callable[[list[nn.Parameter]], torch.optim.Optimizer] | None:
+def _optimizer(part: Specification | None) -> Callable[[list[nn.Parameter]], torch.optim.Optimizer] | None:
     if part is None:
         return None
     if part.name.lower() not in _OPTIMIZERS:
@@ -202,7 +202,7 @@ def _source(experiment: Experiment, stream: streams.Seekable | None) -> str | Pr
 @functools.lru_cache(_REMEMBERED)
 def _preparation(model: str, method: str, reset: str, source: str, images: int) -> Preparation:
     """What a method and a policy take from a data set; one for all the runs of a process that share it."""
-    parts = [Component.parse(json.loads(text)) for text in (method, reset)]
+    parts = [Specification.parse(json.loads(text)) for text in (method, reset)]
     chosen, policy = _instance(methods.base.registry, parts[0]), _instance(resets.base.registry, parts[1])
     return prepare(_model(model), chosen, _clean(datasets.open(source), images), reset=policy)
 

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from tidefast.bench import text
-from tidefast.bench.component import Component
+from tidefast.core.specification import Specification
 from tidefast.core.validation import require_count
 
 _PARTS = ("model", "stream", "method", "reset", "optimizer")
-_NEVER, _BUNDLED = Component("never"), Component("bundled-resnet")
+_NEVER, _BUNDLED = Specification("never"), Specification("bundled-resnet")
 _TITLES = {"source": "Source", "batchnorm": "BatchNorm", "tent": "Tent", "periodic": "RDumb"}
 
 
@@ -37,11 +37,11 @@ class Experiment:
     ('ETA + ASR', 'drift/eta+asr/seed43-9e4b95c2')
     """
 
-    stream: Component
-    method: Component
-    reset: Component = _NEVER
-    model: Component = _BUNDLED
-    optimizer: Component | None = None
+    stream: Specification
+    method: Specification
+    reset: Specification = _NEVER
+    model: Specification = _BUNDLED
+    optimizer: Specification | None = None
     seed: int = 0
     steps: int | None = None
     batch: int | None = None
@@ -60,7 +60,7 @@ class Experiment:
         values = {**defaults, **fields, "stream": stream, "method": method}
         values["reset"] = "never" if values["reset"] is None else values["reset"]
         for name, value in values.items():
-            part = Component.parse(value) if name in _PARTS and value is not None else value
+            part = _plain(Specification.parse(value)) if name in _PARTS and value is not None else value
             object.__setattr__(self, name, part)
         for name, low in (("seed", 0), ("window", 1), ("source_images", 1)):
             require_count(name, getattr(self, name), low=low)
@@ -94,7 +94,7 @@ class Experiment:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if value != field.default or field.name in ("stream", "method"):
-                plain[field.name] = value.as_plain() if isinstance(value, Component) else value
+                plain[field.name] = value.as_plain() if isinstance(value, Specification) else value
         return plain
 
     @property
@@ -117,7 +117,17 @@ class Experiment:
         return f"{_slug(self.stream.spelled)}/{_slug('+'.join(contestant))}/seed{self.seed}-{self.digest}"
 
 
-def _title(part: Component) -> str:
+def _plain(part: Specification) -> Specification:
+    try:
+        json.dumps(part.options, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"the options of {part.name!r} must be plain values (numbers, text, lists), got {part.options!r}"
+        ) from error
+    return part
+
+
+def _title(part: Specification) -> str:
     if part.title:
         return part.title
     options = ", ".join(f"{key} {value}" for key, value in part.options.items())

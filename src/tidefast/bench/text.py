@@ -1,22 +1,26 @@
-"""YAML as people write it: `1e-3` is a number."""
+"""YAML, with values as everywhere else in tidefast: `1e-3` is a number."""
 
 from __future__ import annotations
 
-import re
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
+
+from tidefast.core import notation
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # yaml has no types
     """Plain data only."""
 
+    # Of all that YAML 1.1 reads into a word (1e-3 would be text, 1:30 a number), only the key that merges stays.
+    yaml_implicit_resolvers: ClassVar = {"<": yaml.SafeLoader.yaml_implicit_resolvers["<"]}
 
-_Loader.yaml_implicit_resolvers = {key: list(value) for key, value in yaml.SafeLoader.yaml_implicit_resolvers.items()}
-# YAML 1.1 wants a point and a signed exponent in a float, and would read 1e-3 as text.
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9][0-9_]*(?:\.[0-9_]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
-)
+    def _word(self, node: yaml.ScalarNode) -> Any:
+        word = self.construct_scalar(node)
+        return notation.scalar(word) if node.style is None else word
+
+
+_Loader.add_constructor("tag:yaml.org,2002:str", _Loader._word)
 
 
 def parse(text: str) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tidefast.bench import Component
+from tidefast.core.specification import Specification
 from tidefast.core.validation import require_choice
 
 
@@ -15,8 +15,8 @@ class Contestant:
 
     key: str
     label: str
-    method: Component
-    reset: Component
+    method: Specification
+    reset: Specification
     cost: float
     """Roughly, its passes through the network per batch: the dearest start first, so that no core idles at the end."""
 
@@ -27,12 +27,13 @@ def lineup(steps: int, full: bool = False, keys: Sequence[str] | None = None) ->
     >>> [contestant.key for contestant in lineup(800)]
     ['source', 'batchnorm', 'tent', 'eta', 'eta+rdumb', 'eta+asr', 'roid+asr']
     """
-    eta, roid, tent = Component("eta", {"similarity_margin": 0.4}), Component("roid"), Component("tent")
+    eta, roid, tent = Specification("eta", {"similarity_margin": 0.4}), Specification("roid"), Specification("tent")
+    never, asr = Specification("never"), Specification("asr")
     # RDumb's published period is 1000 of tens of thousands of batches; four episodes show what it does here.
-    never, asr, rdumb = Component("never"), Component("asr"), Component("periodic", {"every": max(1, steps // 4)})
+    rdumb = Specification("periodic", {"every": max(1, steps // 4)})
     main = [
-        Contestant("source", "source", Component("source"), never, 1.0),
-        Contestant("batchnorm", "batch statistics", Component("batchnorm"), never, 1.0),
+        Contestant("source", "source", Specification("source"), never, 1.0),
+        Contestant("batchnorm", "batch statistics", Specification("batchnorm"), never, 1.0),
         Contestant("tent", "Tent", tent, never, 3.0),
         Contestant("eta", "ETA", eta, never, 3.0),
         Contestant("eta+rdumb", "ETA + RDumb", eta, rdumb, 3.0),
@@ -43,8 +44,8 @@ def lineup(steps: int, full: bool = False, keys: Sequence[str] | None = None) ->
         Contestant("tent+asr", "Tent + ASR", tent, asr, 4.0),
         Contestant("roid", "ROID", roid, never, 5.0),
         Contestant("roid+rdumb", "ROID + RDumb", roid, rdumb, 5.0),
-        Contestant("cmf", "CMF", Component("cmf"), never, 5.0),
-        Contestant("sar", "SAR", Component("sar"), never, 5.0),
+        Contestant("cmf", "CMF", Specification("cmf"), never, 5.0),
+        Contestant("sar", "SAR", Specification("sar"), never, 5.0),
     ]
     if keys is None:
         return main + more if full else main

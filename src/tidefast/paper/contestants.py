@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from tidefast.bench import Component
+from tidefast.core.specification import Specification
 from tidefast.errors import UnknownNameError
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def policy(name: str, setting: Setting) -> dict[str, Any]:
     }
     if name in named:
         return named[name]
-    part = Component.parse(name)
+    part = Specification.parse(name)
     return {"name": part.name.lower(), **part.options, **({"title": part.title} if part.title else {})}
 
 
@@ -117,7 +117,7 @@ def mini(method: str, reset: dict[str, Any], model: str) -> dict[str, Any]:
 def full(method: str, reset: dict[str, Any], model: str, folders: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Fields of an experiment on the published benchmarks, with the published settings."""
     fields = dict(_known(_FULL, method))
-    spelled = Component.parse(fields["method"])
+    spelled = Specification.parse(fields["method"])
     fields["method"] = {"name": spelled.name, **spelled.options, "title": method}
     network = "vit_b_16" if model == "vit" or method in ("REM", "CMAE") else "resnet50"
     fields["model"] = {"name": network, **folders.get(network, {})}

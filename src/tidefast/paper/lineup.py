@@ -7,9 +7,9 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tidefast.bench.component import Component
 from tidefast.bench.experiment import Experiment
 from tidefast.bench.results import Run
+from tidefast.core.specification import Specification
 from tidefast.paper import naming
 from tidefast.report.entries import Arrangement, Contestant, Entry
 from tidefast.report.protocols import usual_batch
@@ -91,7 +91,7 @@ def _bases(rows: dict[Contestant, Experiment]) -> dict[Contestant, str]:
         dataclasses.replace(
             one,
             stream=naming.ANY,
-            reset=Component("never"),
+            reset=Specification("never"),
             seed=0,
             steps=None,
             batch=None if usual_batch(one) else one.batch,

@@ -6,14 +6,14 @@ import dataclasses
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
-from tidefast.bench.component import Component
 from tidefast.bench.experiment import Experiment
 from tidefast.bench.results import Run
+from tidefast.core.specification import Specification
 
 FIRST = "ETA"
 """The method that the paper's figures are about."""
 NO_RESET = "no reset"
-ANY = Component("any")
+ANY = Specification("any")
 """Instead of the stream, where that does not matter."""
 
 
@@ -74,7 +74,7 @@ def add_on(experiment: Experiment) -> str:
     >>> add_on(Experiment("drift", "eta", reset="asr")), add_on(Experiment("drift", "eta"))
     ('ASR', 'no reset')
     """
-    base = dataclasses.replace(experiment, reset=Component("never")).label
+    base = dataclasses.replace(experiment, reset=Specification("never")).label
     return experiment.label.removeprefix(base).removeprefix(" + ") or NO_RESET
 
 
@@ -98,7 +98,7 @@ def pooled(runs: Iterable[Run], *, streams: bool = False) -> dict[str, list[Run]
     for run in {run.experiment.digest: run for run in runs}.values():
         changes: dict[str, Any] = {"seed": 0}
         if streams:
-            changes["stream"] = Component(run.experiment.stream.name)
+            changes["stream"] = Specification(run.experiment.stream.name)
         common = dataclasses.replace(run.experiment, **changes)
         groups.setdefault(common.digest, (common, []))[1].append(run)
     commons = [common for common, _ in groups.values()]
@@ -132,7 +132,7 @@ def _facts(experiment: Experiment) -> dict[str, str]:
     facts = {}
     for field in dataclasses.fields(experiment):
         value = getattr(experiment, field.name)
-        if isinstance(value, Component):
+        if isinstance(value, Specification):
             facts[field.name] = value.name
             facts |= {f"{field.name} {key}": f"{key} {option}" for key, option in value.options.items()}
         elif field.name == "steps" and value is not None:

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from tidefast.bench import Component, Experiment
+from tidefast.bench import Experiment
+from tidefast.core.specification import Specification
 from tidefast.paper import contestants
 
 LEVELS = ("easy", "medium", "hard")
@@ -17,7 +18,7 @@ LEVELS = ("easy", "medium", "hard")
 class Place:
     """A stream, and how much of it."""
 
-    stream: Component
+    stream: Specification
     seed: int = 0
     steps: int | None = None
     batch: int | None = None
@@ -116,7 +117,7 @@ class Mini(Setting):
         made = super().experiment(place, method, reset, **changes)
         if self.data is None:
             return made
-        stream = Component(made.stream.name, {**made.stream.options, "data": self.data}, made.stream.title)
+        stream = Specification(made.stream.name, {**made.stream.options, "data": self.data}, made.stream.title)
         return replace(made, stream=stream)
 
     def ccc(
@@ -129,27 +130,29 @@ class Mini(Setting):
             options["speed"] = speed
         size = batch or self.batch
         steps = self.steps * self.batch // size if size > 4 else self.steps
-        return Place(Component("ccc-mini", options, level.title()), seed or self.seeds[0], steps, size)
+        return Place(Specification("ccc-mini", options, level.title()), seed or self.seeds[0], steps, size)
 
     def cin_c(self, order: int = 0, delta: float | None = None) -> Place:
         options: dict[str, Any] = {"order_number": order, "images": 1024}
         if delta is None:
-            return Place(Component("cin-c-mini", options, f"CIN-C {order + 1}"), batch=self.batch)
+            return Place(Specification("cin-c-mini", options, f"CIN-C {order + 1}"), batch=self.batch)
         name = f"CIN-C {order + 1}, delta {delta:g}"
-        return Place(Component("cin-c-noniid-mini", {**options, "delta": delta}, name), batch=self.batch)
+        return Place(Specification("cin-c-noniid-mini", {**options, "delta": delta}, name), batch=self.batch)
 
     def in_c(self) -> Place:
-        return Place(Component("in-c-recurring-mini", {"images": 256}, "IN-C"), batch=self.batch)
+        return Place(Specification("in-c-recurring-mini", {"images": 256}, "IN-C"), batch=self.batch)
 
     def cdc(self, delta: float) -> Place:
-        return Place(Component("cdc-mini", {"images": 256, "delta": delta}, f"CDC, delta {delta:g}"), batch=self.batch)
+        return Place(
+            Specification("cdc-mini", {"images": 256, "delta": delta}, f"CDC, delta {delta:g}"), batch=self.batch
+        )
 
     def d109(self) -> Place:
-        return Place(Component("in-d109-recurring-mini", {"visits": 5}, "IN-D109"), batch=64)
+        return Place(Specification("in-d109-recurring-mini", {"visits": 5}, "IN-D109"), batch=64)
 
     def cifar(self, classes: int, group: str) -> Place:
         options = {"group": group, "images": 256, "visits": 10}
-        return Place(Component(f"cifar{classes}-c-mini", options, group.title()), batch=self.batch)
+        return Place(Specification(f"cifar{classes}-c-mini", options, group.title()), batch=self.batch)
 
     def contestant(self, method: str, reset: str = "never", *, model: str = "resnet") -> dict[str, Any]:
         return contestants.mini(method, contestants.policy(reset, self), model)
@@ -181,26 +184,28 @@ class Full(Setting):
     ) -> Place:
         options = {**self.folders.get("ccc", {}), "level": level, "speed": speed or 2000}
         name = "ccc-shards" if "path" in options else "ccc"
-        return Place(Component(name, options, level.title()), seed or self.seeds[0], None, batch)
+        return Place(Specification(name, options, level.title()), seed or self.seeds[0], None, batch)
 
     def cin_c(self, order: int = 0, delta: float | None = None) -> Place:
         options: dict[str, Any] = {**self.folders.get("in-c", {}), "order_number": order}
         if delta is None:
-            return Place(Component("cin-c", options, f"CIN-C {order + 1}"), 1)
-        return Place(Component("cin-c-noniid", {**options, "delta": delta}, f"CIN-C {order + 1}, delta {delta:g}"), 1)
+            return Place(Specification("cin-c", options, f"CIN-C {order + 1}"), 1)
+        return Place(
+            Specification("cin-c-noniid", {**options, "delta": delta}, f"CIN-C {order + 1}, delta {delta:g}"), 1
+        )
 
     def in_c(self) -> Place:
-        return Place(Component("in-c-recurring", dict(self.folders.get("in-c", {})), "IN-C"), 1)
+        return Place(Specification("in-c-recurring", dict(self.folders.get("in-c", {})), "IN-C"), 1)
 
     def cdc(self, delta: float) -> Place:
-        return Place(Component("cdc", {**self.folders.get("in-c", {}), "delta": delta}, f"CDC, delta {delta:g}"), 1)
+        return Place(Specification("cdc", {**self.folders.get("in-c", {}), "delta": delta}, f"CDC, delta {delta:g}"), 1)
 
     def d109(self) -> Place:
-        return Place(Component("in-d109-recurring", dict(self.folders.get("in-d109", {})), "IN-D109"), 1)
+        return Place(Specification("in-d109-recurring", dict(self.folders.get("in-d109", {})), "IN-D109"), 1)
 
     def cifar(self, classes: int, group: str) -> Place:
         name = f"cifar{classes}-c"
-        return Place(Component(name, {**self.folders.get(name, {}), "group": group}, group.title()), 1)
+        return Place(Specification(name, {**self.folders.get(name, {}), "group": group}, group.title()), 1)
 
     def contestant(self, method: str, reset: str = "never", *, model: str = "resnet") -> dict[str, Any]:
         return contestants.full(method, contestants.policy(reset, self), model, self.folders)
@@ -209,7 +214,7 @@ class Full(Setting):
         made = super().experiment(place, method, reset, **changes)
         if place.stream.name != "in-d109-recurring":
             return made
-        network = Component(made.model.name, {**made.model.options, "classes": "d109"}, made.model.title)
+        network = Specification(made.model.name, {**made.model.options, "classes": "d109"}, made.model.title)
         return replace(made, model=network)
 
     def interval(self, published: int) -> int:

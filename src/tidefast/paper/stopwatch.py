@@ -12,8 +12,9 @@ from torch import Tensor
 
 from tidefast import speed
 from tidefast.adapter import Adapter
-from tidefast.bench import Component, assembly
+from tidefast.bench import assembly
 from tidefast.bench.experiment import Experiment
+from tidefast.core.specification import Specification
 from tidefast.resets import ASR
 
 BATCH = 64
@@ -37,7 +38,7 @@ def weigh(experiments: Sequence[Experiment], *, batch: int = BATCH, rounds: int 
     """What each of some contestants needs on the stream of the first, in batches of a size; they take turns."""
     stream = assembly.stream_of(dataclasses.replace(experiments[0], batch=batch, steps=4))
     images = [one.images for one in stream.batches()]
-    plain = [dataclasses.replace(one, reset=Component("never")) for one in experiments]
+    plain = [dataclasses.replace(one, reset=Specification("never")) for one in experiments]
     sides = {one.digest: one for one in (*plain, *experiments)}
     made = {key: assembly.adapter_of(one, assembly.model_of(one), stream) for key, one in sides.items()}
     times = speed.alternate({key: _caller(adapter, images) for key, adapter in made.items()}, rounds)

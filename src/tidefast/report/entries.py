@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tidefast import bench
-from tidefast.bench import Component, Experiment, metrics
+from tidefast.bench import Experiment, metrics
+from tidefast.core.specification import Specification
 from tidefast.errors import FolderError
 from tidefast.report import protocols
 
@@ -105,7 +106,7 @@ class Arrangement:
         ]
         self._cells: dict[tuple[Contestant, Column], dict[Repetition, Entry]] = {}
         self._experiments: dict[Contestant, Experiment] = {}
-        self._streams: dict[Column, Component] = {}
+        self._streams: dict[Column, Specification] = {}
         for entry in entries:
             row, column = self._contestant(entry.experiment), self._column(entry.experiment)
             cell, repetition = self._cells.setdefault((row, column), {}), self._repetition(entry.experiment)
@@ -124,7 +125,7 @@ class Arrangement:
         """One of the experiments of a row."""
         return self._experiments[row]
 
-    def stream(self, column: Column) -> Component:
+    def stream(self, column: Column) -> Specification:
         """The stream of a column."""
         return self._streams[column]
 
@@ -169,7 +170,7 @@ class Arrangement:
         experiment = self._experiments[row]
         if experiment.reset.name == "never":
             return None
-        plain = (row[0], _text(Component("never")), *row[2:])
+        plain = (row[0], _text(Specification("never")), *row[2:])
         return plain if plain in self._experiments else None
 
     def pooled(self) -> dict[str, list[str]]:
@@ -188,13 +189,13 @@ class Arrangement:
     def _column(self, experiment: Experiment) -> Column:
         return _text(self._stream(experiment.stream)), experiment.steps
 
-    def _pools(self, stream: Component) -> tuple[str, ...]:
+    def _pools(self, stream: Specification) -> tuple[str, ...]:
         return (*protocols.protocol(stream).pooled, *self._pool)
 
-    def _stream(self, stream: Component) -> Component:
+    def _stream(self, stream: Specification) -> Specification:
         pools = self._pools(stream)
         options = {name: value for name, value in stream.options.items() if name not in pools}
-        return Component(stream.name, options, stream.title)
+        return Specification(stream.name, options, stream.title)
 
     def _repetition(self, experiment: Experiment) -> Repetition:
         options = experiment.stream.options
@@ -214,7 +215,7 @@ def _alike(one: Experiment, other: Experiment) -> bool:
     return (one.method, one.reset) == (other.method, other.reset)
 
 
-def _text(part: Component) -> str:
+def _text(part: Specification) -> str:
     return json.dumps([part.name, part.options], sort_keys=True)
 
 
@@ -222,7 +223,7 @@ def _setting(experiment: Experiment, name: str) -> str:
     value = getattr(experiment, name)
     if value is None or (name == "batch" and protocols.usual_batch(experiment)):
         return "default"
-    return value.spelled if isinstance(value, Component) else str(value)
+    return value.spelled if isinstance(value, Specification) else str(value)
 
 
 def _indifferent(experiment: Experiment, name: str) -> bool:
@@ -230,7 +231,7 @@ def _indifferent(experiment: Experiment, name: str) -> bool:
     return experiment.method.name == "source" and name not in ("model", "batch")
 
 
-def _level(stream: Component) -> tuple[str, int, str]:
+def _level(stream: Specification) -> tuple[str, int, str]:
     """Streams in order, the levels of one from easy to hard."""
     levels = ("easy", "medium", "hard")
     level = stream.options.get("level", "")

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidefast import streams
-from tidefast.bench import Component, Experiment
+from tidefast.bench import Experiment
+from tidefast.core.specification import Specification
 from tidefast.errors import UnknownNameError
 from tidefast.report import paper
 from tidefast.report.sheet import Cell
@@ -94,10 +95,10 @@ PROTOCOLS = {
 """By the name of a stream. A stream that is not here counts images; a `-mini` one does as its big brother."""
 
 
-def protocol(stream: Component) -> Protocol:
+def protocol(stream: Specification) -> Protocol:
     """What is customary for a stream; small versions pool only seeds.
 
-    >>> protocol(Component("ccc-mini")).accuracy, protocol(Component("recurring")).accuracy
+    >>> protocol(Specification("ccc-mini")).accuracy, protocol(Specification("recurring")).accuracy
     ('images', 'visits')
     """
     known = PROTOCOLS.get(stream.name.removesuffix(MINI), Protocol())
@@ -157,7 +158,7 @@ def contestant(experiment: Experiment) -> str | None:
         return None
     name = experiment.method.name
     if name == "reservoir":
-        name = f"{Component.parse(options.get('base', 'eta')).name}+reservoirtta"
+        name = f"{Specification.parse(options.get('base', 'eta')).name}+reservoirtta"
     elif options.get("preset") == "source_free" or options.get("source_weight") == 0:
         name += "+sourcefree"
     return name + ("+come" if options.get("objective") == "come" else "") + reset
@@ -173,7 +174,7 @@ def _at(place: Place | None, experiment: Experiment) -> Cell | None:
     return None if cell is None or cell.value is None else cell
 
 
-def _options(stream: Component) -> dict[str, Any]:
+def _options(stream: Specification) -> dict[str, Any]:
     """The options of a stream, those that were left out included."""
     recipe = _recipe(stream)
     fields = () if recipe is None else dataclasses.fields(recipe)
@@ -181,7 +182,7 @@ def _options(stream: Component) -> dict[str, Any]:
     return usual | stream.options
 
 
-def _recipe(stream: Component) -> type[streams.Recipe] | None:
+def _recipe(stream: Specification) -> type[streams.Recipe] | None:
     """The kind of a stream; None when it is a plug-in's that is not installed here."""
     try:
         return streams.registry.get(stream.name)

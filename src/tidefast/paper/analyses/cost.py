@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tidefast.bench.component import Component
 from tidefast.bench.experiment import Experiment
 from tidefast.bench.metrics import seconds_per_batch
 from tidefast.bench.results import Run
+from tidefast.core.specification import Specification
 from tidefast.paper import figure, naming, stopwatch, varied
 from tidefast.paper.analysis import Analysis, Finding, accuracy, registry
 from tidefast.paper.setting import LEVELS, Setting
@@ -107,7 +107,7 @@ def _contestant(experiment: Experiment) -> str:
 
 def _ratio(groups: dict[str, list[Run]], key: str, experiment: Experiment) -> float:
     """From the runs themselves, on the streams that the contestant and its plain method both have."""
-    base = groups.get(_contestant(dataclasses.replace(experiment, reset=Component("never"))), [])
+    base = groups.get(_contestant(dataclasses.replace(experiment, reset=Specification("never"))), [])
     usual = {naming.place(run): seconds_per_batch(run.seconds) for run in base}
     found = [
         seconds_per_batch(run.seconds) / usual[naming.place(run)] for run in groups[key] if naming.place(run) in usual
@@ -185,7 +185,7 @@ def _roid(entries: Sequence[Entry]) -> dict[str, Entry]:
     found: dict[str, dict[str, Entry]] = {}
     for one in entries:
         if one.experiment.method.name == "roid":
-            plain = _contestant(dataclasses.replace(one.experiment, reset=Component("never")))
+            plain = _contestant(dataclasses.replace(one.experiment, reset=Specification("never")))
             found.setdefault(plain, {})[one.experiment.reset.name] = one
     return max(found.values(), key=len, default={})
 

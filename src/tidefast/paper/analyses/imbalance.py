@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from tidefast import streams
-from tidefast.bench.component import Component
 from tidefast.bench.experiment import Experiment
 from tidefast.bench.results import Run
+from tidefast.core.specification import Specification
 from tidefast.paper import figure, naming
 from tidefast.paper.analysis import Analysis, Finding, accuracy, registry
 from tidefast.paper.lineup import lineup
@@ -118,7 +118,7 @@ def _rest(run: Run) -> str:
     """What else the stream is, in words."""
     stream, steps = run.experiment.stream, run.experiment.steps
     other = {key: value for key, value in stream.options.items() if key not in ("delta", "order_number", "seed")}
-    return Component(stream.name, other).spelled + ("" if steps is None else f", {steps} batches")
+    return Specification(stream.name, other).spelled + ("" if steps is None else f", {steps} batches")
 
 
 def _distinct(run: Run) -> float:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tidefast.bench.component import Component
 from tidefast.bench.experiment import Experiment
 from tidefast.bench.results import Run
+from tidefast.core.specification import Specification
 from tidefast.paper import figure, naming, timeline
 from tidefast.paper.aftermath import AFTER, BEFORE, BIN, MIDDLES, Effects, effects_of, mean_around
 from tidefast.paper.analysis import Analysis, Finding, accuracy, frame, registry
@@ -116,7 +116,7 @@ def _around(effects: dict[str, Effects]) -> dict[str, list[Any]]:
 
 
 def _but_for_the_policy(one: Effects) -> str:
-    return dataclasses.replace(one.runs[0].experiment, reset=Component("never"), seed=0).digest
+    return dataclasses.replace(one.runs[0].experiment, reset=Specification("never"), seed=0).digest
 
 
 def _pairs(effects: dict[str, Effects]) -> list[tuple[str, str]]:

@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tidefast.bench import Component
 from tidefast.bench.experiment import Experiment
 from tidefast.bench.results import Run
+from tidefast.core.specification import Specification
 from tidefast.paper.reproduction.claims import Claim
 from tidefast.paper.reproduction.columns import Column, Make, columns
 from tidefast.paper.reproduction.lines import ABLATED, Line, lines
@@ -22,7 +22,7 @@ TRANSFORMER = (3, 27, 35, 36, 37)
 TINY = 27
 FEW = frozenset({"Source", *(f"{base}{add_on}" for base in ("ETA", "ROID") for add_on in ("", " + RDumb", " + ASR"))})
 """Rows that are run at the small scale where all would take long."""
-_TINY = Component("tidefast.paper.reproduction.tiny:network", title="ViT-Tiny")
+_TINY = Specification("tidefast.paper.reproduction.tiny:network", title="ViT-Tiny")
 
 
 @dataclass(frozen=True)

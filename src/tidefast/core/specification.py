@@ -1,28 +1,26 @@
-"""A named part of an experiment with its options: `eta`, `asr:alpha0=0.3`, `{name: ccc-mini, level: hard}`."""
+"""A name with its options: `eta`, `asr:alpha0=0.3`, `{name: ccc-mini, level: hard}`, `mine.methods:Mine:rate=2`."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tidefast.bench import text
+from tidefast.core import notation
 
 _OPTIONS = re.compile(r":\s*[A-Za-z_]\w*\s*=")
-_PART = re.compile(r"""(?:[^,\[\](){}]|\[[^\]]*\]|\([^)]*\)|\{[^}]*\})+""")
 
 
 @dataclass(frozen=True)
-class Component:
-    """A registered name (or `module:function`) and the options it is made with.
+class Specification:
+    """A registered name (or `module:callable`) and the options that it is made with.
 
-    >>> Component.parse("ccc-mini:level=hard,speed=128")
-    Component(name='ccc-mini', options={'level': 'hard', 'speed': 128}, title='')
-    >>> Component.parse({"name": "sgd", "lr": 0.01}).label
+    >>> Specification.parse("ccc-mini:level=hard,speed=128")
+    Specification(name='ccc-mini', options={'level': 'hard', 'speed': 128}, title='')
+    >>> Specification.parse({"name": "sgd", "lr": 0.01}).label
     'sgd lr=0.01'
-    >>> Component.parse("asr:when=interval:every=512,extent=full").options
+    >>> Specification.parse("asr:when=interval:every=512,extent=full").options
     {'when': 'interval:every=512', 'extent': 'full'}
     """
 
@@ -33,31 +31,27 @@ class Component:
 
     def __post_init__(self) -> None:
         if not self.name or not isinstance(self.name, str):
-            raise ValueError(f"a part of an experiment needs a name, got {self.name!r}")
-        try:
-            json.dumps(self.options, allow_nan=False)
-        except (TypeError, ValueError) as error:
-            raise ValueError(
-                f"the options of {self.name!r} must be plain values (numbers, text, lists), got {self.options!r}"
-            ) from error
+            raise ValueError(f"a name is needed, such as 'eta' or {{name: eta}}, got {self.name!r}")
 
     @classmethod
-    def parse(cls, given: str | Mapping[str, Any] | Component) -> Component:
+    def parse(cls, given: str | Mapping[str, Any] | Specification) -> Specification:
         """From `name:key=value,key=value`, or from a mapping with a `name`."""
-        if isinstance(given, Component):
+        if isinstance(given, Specification):
             return given
         if isinstance(given, Mapping):
             if "name" not in given:
-                raise ValueError(f"a part of an experiment needs a name, such as {{name: eta}}, got {dict(given)!r}")
+                raise ValueError(f"a mapping needs a name, such as {{name: eta}}, got {dict(given)!r}")
             options = {key: value for key, value in given.items() if key not in ("name", "title")}
             return cls(str(given["name"]), options, str(given.get("title", "")))
         if not isinstance(given, str):
-            raise TypeError(f"a part of an experiment is a name or a mapping with a name, got {given!r}")
+            raise TypeError(f"expected a name, name:key=value or a mapping with a name, got {given!r}")
         start = _OPTIONS.search(given)  # a name may have colons of its own, module:function, and so may a value
         if start is None:
             return cls(given.strip())
-        tail = given[start.start() + 1 :]
-        return cls(given[: start.start()].strip(), dict(_option(part, given) for part in _PART.findall(tail)))
+        try:
+            return cls(given[: start.start()].strip(), notation.options(given[start.start() + 1 :]))
+        except ValueError as error:
+            raise ValueError(f"expected name:key=value,key=value, got {given!r}: {error}") from error
 
     def as_plain(self) -> str | dict[str, Any]:
         """The shortest form that `parse` takes back."""
@@ -73,13 +67,6 @@ class Component:
     def spelled(self) -> str:
         """The name and the options."""
         return " ".join([self.name, *(f"{key}={_short(value)}" for key, value in self.options.items())])
-
-
-def _option(part: str, whole: str) -> tuple[str, Any]:
-    key, equals, value = part.partition("=")
-    if not equals or not key.strip():
-        raise ValueError(f"expected name:key=value,key=value, got {whole!r}")
-    return key.strip(), text.parse(value)
 
 
 def _short(value: Any) -> str:
