@@ -3,16 +3,16 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test matrix docs lint types check clean
+.PHONY: demo test docs lint types check clean
 
 demo: $(VENV)/ready
 	$(BIN)/tidefast demo
 
-test: $(VENV)/ready
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -rs
+# The quick tests. Whole chunks of a file stay together on a worker, so that fixtures of a module are made once.
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -rs
 
-matrix: $(VENV)/ready
-	TIDEFAST_WHOLE_MATRIX=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests/test_conformance.py
+test: $(VENV)/ready
+	$(PYTEST) -m "not slow"
 
 docs: $(VENV)/ready
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
@@ -24,7 +24,8 @@ lint: $(VENV)/ready
 types: $(VENV)/ready
 	$(BIN)/mypy
 
-check: lint types test
+check: lint types
+	$(PYTEST)
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -1,4 +1,4 @@
-"""Shared fixtures."""
+"""Shared fixtures, and which tests are slow."""
 
 from __future__ import annotations
 
@@ -12,6 +12,16 @@ import torch
 # The same examples in every run: what lands today does not fail tomorrow by chance.
 hypothesis.settings.register_profile("steady", derandomize=True)
 hypothesis.settings.load_profile("steady")
+
+SLOW_FIXTURES = {"browser", "site"}
+"""Who uses one of these is slow: Chromium, and the built documentation."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` leaves any out
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if SLOW_FIXTURES.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(autouse=True, scope="session")

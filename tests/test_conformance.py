@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 
 import pytest
 import torch
@@ -31,7 +30,7 @@ QUICK = {
     "reservoir": {"models": 3, "quantile": 0.0, "source_styles": 50},
 }
 """Settings of methods that take long by themselves, or would do little in a few steps."""
-WHOLE = "TIDEFAST_WHOLE_MATRIX" in os.environ
+NETWORKS = ("batch", "layer", "group", "attention")
 
 
 def chosen_method(name: str) -> methods.Method:
@@ -60,27 +59,40 @@ def test_every_policy_is_in_the_matrix():
     assert sorted(POLICIES) == tidefast.list_resets()
 
 
-def networks_for(method: str, policy: str) -> list[str]:
-    """All of them with `make matrix`; in every test run each method with each policy, and each network with ASR."""
-    if method in TRANSFORMERS_ONLY:
-        return ["attention"]
-    if WHOLE:
-        return ["batch", "layer", "group", "attention"]
-    return ["batch", "layer", "group", "attention"] if policy == "asr" else ["batch"]
+def networks_for(method: str) -> tuple[str, ...]:
+    return ("attention",) if method in TRANSFORMERS_ONLY else NETWORKS
 
 
-@pytest.mark.parametrize(
-    ("method", "policy", "norm"),
-    [
-        (method, policy, norm)
+def policies_for(method: str) -> list[str]:
+    return ["asr", "never"] if method == "memo" else sorted(POLICIES)  # memo has nothing that a policy could reset
+
+
+def quick_pairs(method: str) -> set[tuple[str, str]]:
+    """A policy and a network each: ASR, and the other policies and the networks in turn from method to method."""
+    number, networks = tidefast.list_methods().index(method), networks_for(method)
+    others = [policy for policy in policies_for(method) if policy != "asr"]
+    other = others[number % len(others)], networks[number // len(others) % len(networks)]
+    return {("asr", networks[0]), other}
+
+
+def matrix() -> list:
+    """Every method with every policy on every network; beyond the quick pairs they are slow."""
+    return [
+        pytest.param(method, policy, norm, marks=[] if (policy, norm) in quick_pairs(method) else pytest.mark.slow)
         for method in tidefast.list_methods()
-        for policy in sorted(POLICIES)
-        for norm in networks_for(method, policy)
-        if method != "memo" or policy in ("never", "asr")  # slow, and it has nothing that a policy could reset
-    ],
-)
+        for policy in policies_for(method)
+        for norm in networks_for(method)
+    ]
+
+
+def test_the_quick_pairs_see_every_policy_on_every_network():
+    quick = set().union(*(quick_pairs(method) for method in tidefast.list_methods()))
+    others = {(policy, norm) for policy in POLICIES if policy != "asr" for norm in NETWORKS}
+    assert others | {("asr", "batch"), ("asr", "attention")} <= quick
+
+
+@pytest.mark.parametrize(("method", "policy", "norm"), matrix())
 def test_adapter_keeps_its_promises(method: str, policy: str, norm: str):
-    torch.set_num_threads(1)
     assert check_adapter(lambda: make(method, policy, norm)) == list(CHECKS)
 
 

@@ -43,6 +43,7 @@ def test_every_example_is_checked_and_short():
     assert all(len(path.read_text().splitlines()) < LINES for path in scripts.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHOWN)
 def test_an_example_shows_what_it_is_for(name, tmp_path):
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Months in miniature: a hundred thousand steps in flat memory."""
+"""Months in miniature: ten thousand steps, and a hundred thousand, in flat memory."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import functools
 import gc
 import resource
 
+import pytest
 import torch
 from torch import nn
 
@@ -13,7 +14,8 @@ import tidefast
 from tidefast import methods, resets
 
 
-def test_memory_is_flat_over_a_hundred_thousand_steps():
+@pytest.mark.parametrize("steps", [10_000, pytest.param(100_000, marks=pytest.mark.slow)])
+def test_memory_is_flat_over_many_steps(steps: int):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
     adapter = tidefast.adapt(
@@ -24,10 +26,10 @@ def test_memory_is_flat_over_a_hundred_thousand_steps():
     )
     batches = torch.rand(64, 8, 4)
     count, readings = 0, []
-    for step in range(100_000):
+    for step in range(steps):
         adapter(batches[step % 64])
         count += adapter.last.reset_fraction > 0
-        if step in (20_000, 99_999):
+        if step in (steps // 5, steps - 1):
             gc.collect()
             objects = sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
             readings.append((objects, adapter.numbers_held(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))
@@ -35,4 +37,4 @@ def test_memory_is_flat_over_a_hundred_thousand_steps():
     assert count > 10
     assert objects_later <= objects
     assert held_later == held
-    assert peak_later - peak < 8 * 1024  # KiB; an extra float per step and parameter would be ten times that
+    assert peak_later - peak < 0.08 * steps  # KiB; an extra float per step and parameter would be ten times that

@@ -38,6 +38,8 @@ from serving import Answer, Connection, Levels, Running, Step
 import tidefast
 from tidefast.fleet.manifest import file_name
 
+pytestmark = pytest.mark.slow
+
 PICTURES = serving.pictures(1024)
 PERIODIC = ("--snapshot-every", "0.3", "--max-wait", "0")
 ON_DEMAND = ("--snapshot-every", "600", "--max-wait", "0")

@@ -15,6 +15,7 @@ import load
 import serving
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "connections"),
     [
