@@ -18,7 +18,7 @@ A = TypeVar("A")
 
 
 @dataclass(eq=False)
-class Request(Generic[P, A]):
+class PendingRequest(Generic[P, A]):
     """One request that waits for its answer."""
 
     kind: str
@@ -34,14 +34,14 @@ class _Queue(Generic[P, A]):
     """The requests of one stream."""
 
     name: str
-    waiting: deque[Request[P, A]] = field(default_factory=deque)
+    waiting: deque[PendingRequest[P, A]] = field(default_factory=deque)
     images: int = 0
     running: bool = False
     ready: bool = False
     timer: asyncio.TimerHandle | None = None
 
 
-Work = Callable[[str, str, Sequence[Request[P, A]]], Sequence[A]]
+Work = Callable[[str, str, Sequence[PendingRequest[P, A]]], Sequence[A]]
 """(stream, kind, requests) to their answers, in a thread of the batcher."""
 
 
@@ -86,7 +86,7 @@ class Batcher(Generic[P, A]):
         if self.waiting + size > self._limit:
             raise RefusedError("busy", f"{self.waiting} images are waiting already: send slower")
         self._queues[name] = queue
-        request: Request[P, A] = Request(
+        request: PendingRequest[P, A] = PendingRequest(
             kind, payload, size, asyncio.get_running_loop().create_future(), time.perf_counter()
         )
         queue.waiting.append(request)
@@ -165,9 +165,9 @@ class Batcher(Generic[P, A]):
             done = asyncio.get_running_loop().run_in_executor(self._pool, self._work, queue.name, batch[0].kind, batch)
             done.add_done_callback(functools.partial(self._finish, queue, batch))
 
-    def _take(self, queue: _Queue[P, A]) -> list[Request[P, A]]:
+    def _take(self, queue: _Queue[P, A]) -> list[PendingRequest[P, A]]:
         """The next batch: whole requests of one kind, as many as fit."""
-        batch: list[Request[P, A]] = []
+        batch: list[PendingRequest[P, A]] = []
         size = 0
         while queue.waiting and (not batch or size + queue.waiting[0].size <= self._max_batch):
             if batch and queue.waiting[0].kind != batch[0].kind:
@@ -178,7 +178,9 @@ class Batcher(Generic[P, A]):
         self.waiting -= size
         return batch
 
-    def _finish(self, queue: _Queue[P, A], batch: list[Request[P, A]], done: asyncio.Future[Sequence[A]]) -> None:
+    def _finish(
+        self, queue: _Queue[P, A], batch: list[PendingRequest[P, A]], done: asyncio.Future[Sequence[A]]
+    ) -> None:
         queue.running = False
         self._running -= 1
         error = done.exception()

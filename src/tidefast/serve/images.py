@@ -16,28 +16,28 @@ from tidefast.datasets.picture import require_pillow
 from tidefast.serve.refused import RefusedError
 from tidefast.streams import as_tensor
 
-Pixels: TypeAlias = npt.NDArray[np.uint8] | npt.NDArray[np.float32]
+ImageArray: TypeAlias = npt.NDArray[np.uint8] | npt.NDArray[np.float32]
 """uint8 [N, H, W, 3], or float32 [N, 3, H, W] in [0, 1]."""
 
 FORMATS = {"image/png": "PNG", "image/jpeg": "JPEG"}
 NPY = "application/x-npy"
 
 
-def size_of(pixels: Pixels) -> tuple[int, int]:
+def size_of(pixels: ImageArray) -> tuple[int, int]:
     """Height and width."""
     height, width = pixels.shape[1:3] if pixels.dtype == np.uint8 else pixels.shape[2:4]
     return int(height), int(width)
 
 
-def require_size(found: tuple[int, int], expected: tuple[int, int]) -> None:
+def require_size(given: tuple[int, int], expected: tuple[int, int]) -> None:
     """Refuse images of another height and width."""
-    if found != expected:
+    if given != expected:
         raise RefusedError(
-            "unfit", f"images must be {expected[1]}x{expected[0]} (width x height), got {found[1]}x{found[0]}"
+            "unfit", f"images must be {expected[1]}x{expected[0]} (width x height), got {given[1]}x{given[0]}"
         )
 
 
-def decoded(files: Sequence[bytes], max_pixels: int, size: tuple[int, int] | None = None) -> Pixels:
+def decoded(files: Sequence[bytes], max_pixels: int, size: tuple[int, int] | None = None) -> ImageArray:
     """Image files of one size as uint8 [N, H, W, 3]; as long as no `size` is expected, `max_pixels` holds for all.
 
     >>> import PIL.Image
@@ -48,8 +48,8 @@ def decoded(files: Sequence[bytes], max_pixels: int, size: tuple[int, int] | Non
     """
     sizes = [_size_in(file, max_pixels) for file in files]
     if len(set(sizes)) > 1:
-        said = ", ".join(f"{width}x{height}" for height, width in sorted(set(sizes))[:4])
-        raise RefusedError("unfit", f"the images of a request must have one size, got {said}")
+        listed = ", ".join(f"{width}x{height}" for height, width in sorted(set(sizes))[:4])
+        raise RefusedError("unfit", f"the images of a request must have one size, got {listed}")
     height, width = sizes[0]
     if size is not None:
         require_size((height, width), size)
@@ -89,7 +89,7 @@ def _opened(file: bytes) -> Iterator[Any]:
         raise RefusedError("malformed", "an image is truncated, damaged, or neither PNG nor JPEG") from error
 
 
-def unpacked(file: bytes, max_pixels: int) -> Pixels:
+def unpacked(file: bytes, max_pixels: int) -> ImageArray:
     """The array in an .npy file, without a copy and without pickle.
 
     >>> file = io.BytesIO()
@@ -115,7 +115,7 @@ def unpacked(file: bytes, max_pixels: int) -> Pixels:
     rest = len(file) - stream.tell()
     if shape[0] * 3 * height * width * kind.itemsize != rest:
         raise RefusedError("malformed", f"the .npy file promises {kind} {list(shape)}, but holds {rest} bytes of data")
-    pixels: Pixels = np.frombuffer(file, kind, offset=stream.tell()).reshape(shape)
+    pixels: ImageArray = np.frombuffer(file, kind, offset=stream.tell()).reshape(shape)
     if not channels_last:
         _check_range(pixels)
     return pixels
@@ -132,7 +132,7 @@ def _check_range(pixels: npt.NDArray[Any]) -> None:
         raise RefusedError("unfit", f"float32 images must lie in [0, 1], got {float(pixels[outside][0]):g}")
 
 
-def as_batch(parts: Sequence[Pixels]) -> Tensor:
+def as_batch(parts: Sequence[ImageArray]) -> Tensor:
     """All images as float32 [N, 3, H, W], contiguous; levels are divided by 255."""
     levels = [part for part in parts if _holds_levels(part)]
     if len(levels) == len(parts):
@@ -141,5 +141,5 @@ def as_batch(parts: Sequence[Pixels]) -> Tensor:
     return torch.cat([as_tensor(part.copy()) if _holds_levels(part) else torch.tensor(part) for part in parts])
 
 
-def _holds_levels(part: Pixels) -> TypeGuard[npt.NDArray[np.uint8]]:
+def _holds_levels(part: ImageArray) -> TypeGuard[npt.NDArray[np.uint8]]:
     return part.dtype == np.uint8

@@ -51,15 +51,15 @@ class Histogram:
 
     def buckets(self) -> list[tuple[str, int]]:
         """Cumulative counts by upper edge."""
-        total, found = 0, []
+        total, cumulated = 0, []
         for edge, count in zip([*map(str, self.edges), "+Inf"], self.counts, strict=True):
             total += count
-            found.append((edge, total))
-        return found
+            cumulated.append((edge, total))
+        return cumulated
 
 
 @dataclass
-class Counts:
+class Totals:
     """What only grows."""
 
     steps: int = 0
@@ -71,21 +71,21 @@ class Counts:
     calls: int = 0
     seconds: float = 0.0
 
-    def add(self, other: Counts, sign: int = 1) -> None:
-        """Add (or subtract) other counts."""
+    def add(self, other: Totals, sign: int = 1) -> None:
+        """Add (or subtract) other totals."""
         for name in _COUNTED:
             setattr(self, name, getattr(self, name) + sign * getattr(other, name))
 
 
-_COUNTED = tuple(one.name for one in dataclasses.fields(Counts))
+_COUNTED = tuple(counter.name for counter in dataclasses.fields(Totals))
 
 
 @dataclass
 class StreamNumbers:
     """One stream's."""
 
-    counts: Counts = field(default_factory=Counts)
-    summed: Counts = field(default_factory=Counts)
+    counts: Totals = field(default_factory=Totals)
+    summed: Totals = field(default_factory=Totals)
     """The part of `counts` that is in the sum of the others, from times without a label."""
     last: StepRecord | None = None
     active: int = 0
@@ -130,7 +130,7 @@ class Metrics:
 
     def __init__(self, streams: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.limit, self._clock = streams, clock
-        self.total = Counts()
+        self.total = Totals()
         self.latency = {"adapt": Histogram(SECONDS), "predict": Histogram(SECONDS)}
         self.depth = Histogram(DEPTHS)
         self.rejected: Counter[str] = Counter()
@@ -141,7 +141,7 @@ class Metrics:
         self._snapshot_at = clock()
         self.alarms: Counter[str] = Counter()
         self._streams: dict[str, StreamNumbers] = {}
-        self._others = Counts()
+        self._others = Totals()
         self._labelled: set[str] = set()
         self._activity = self._read_at = 0
 
@@ -150,7 +150,7 @@ class Metrics:
         stream = self._touched(name)
         stream.last = record
         was_reset = record.reset_fraction > 0
-        new = Counts(1, images, 0, int(was_reset), record.reset_fraction, int(record.nonfinite > 0), 1, latency)
+        new = Totals(1, images, 0, int(was_reset), record.reset_fraction, int(record.nonfinite > 0), 1, latency)
         self.total.add(new)
         stream.counts.add(new)
         self.latency["adapt"].add(latency)
@@ -159,7 +159,7 @@ class Metrics:
 
     def answered(self, name: str, latency: float, images: int) -> None:
         """Take note of a call that did not adapt."""
-        new = Counts(images=images, answers=1, calls=1, seconds=latency)
+        new = Totals(images=images, answers=1, calls=1, seconds=latency)
         self.total.add(new)
         self._touched(name).counts.add(new)
         self.latency["predict"].add(latency)

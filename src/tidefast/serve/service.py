@@ -21,7 +21,7 @@ from tidefast.errors import SnapshotError
 from tidefast.fleet import Fleet
 from tidefast.fleet.entry import Taken
 from tidefast.serve import images
-from tidefast.serve.batching import Batcher, Request
+from tidefast.serve.batching import Batcher, PendingRequest
 from tidefast.serve.refused import RefusedError
 from tidefast.serve.settings import Settings
 from tidefast.serve.snapshots import Snapshots
@@ -121,7 +121,7 @@ class Service:
     async def start(self) -> None:
         """Begin to take requests and snapshots."""
         chosen = self.settings
-        self._batcher: Batcher[images.Pixels, Answer] = Batcher(
+        self._batcher: Batcher[images.ImageArray, Answer] = Batcher(
             self._work,
             workers=chosen.workers,
             max_batch=chosen.max_batch,
@@ -173,13 +173,13 @@ class Service:
 
     # -- images -----------------------------------------------------------------------------------------------
 
-    async def decode(self, work: Callable[[], images.Pixels], size: int) -> images.Pixels:
+    async def decode(self, work: Callable[[], images.ImageArray], size: int) -> images.ImageArray:
         """Run a decoder; in a thread unless it has so little to do that the way there would cost more."""
         if size <= _SMALL:
             return work()
         return await asyncio.get_running_loop().run_in_executor(self._decoders, work)
 
-    async def answer(self, name: str, pixels: images.Pixels, *, adapt: bool) -> Answer:
+    async def answer(self, name: str, pixels: images.ImageArray, *, adapt: bool) -> Answer:
         """Predict, and adapt unless told otherwise; whatever prevents it is a RefusedError."""
         if self.stopping:
             raise RefusedError("stopping", "the service is shutting down: try another one, or again later")
@@ -192,7 +192,9 @@ class Service:
         kind = "adapt" if adapt else "predict"
         return await self._batcher.submit(name, kind, pixels, len(pixels), self.settings.timeout)
 
-    def _work(self, name: str, kind: str, requests: Sequence[Request[images.Pixels, Answer]]) -> list[Answer]:
+    def _work(
+        self, name: str, kind: str, requests: Sequence[PendingRequest[images.ImageArray, Answer]]
+    ) -> list[Answer]:
         """One batch, in a thread: step, note, split."""
         if kind == "adapt":
             self._require_room(name)  # again: many may have asked at once
@@ -248,9 +250,9 @@ class Service:
             if self._size_is_sure:
                 raise
             self.size = None
-            said = " ".join(str(error).split())[:300]
+            reason = " ".join(str(error).split())[:300]
             raise RefusedError(
-                "unfit", f"the model cannot take images of shape {list(batch.shape[1:])}: {said}"
+                "unfit", f"the model cannot take images of shape {list(batch.shape[1:])}: {reason}"
             ) from error
 
     def _require_room(self, name: str) -> None:
@@ -285,11 +287,11 @@ class Service:
             names = names[names.index(after) + 1 :] if after in names else names
         else:
             names = [name for name in names if name > after]
-        found = []
+        states = []
         for name in names[:limit]:
             with contextlib.suppress(RefusedError):  # it was dropped just now
-                found.append(self.status(name))
-        return found
+                states.append(self.status(name))
+        return states
 
     def status(self, name: str) -> dict[str, Any]:
         """What is known of a stream."""
@@ -297,7 +299,7 @@ class Service:
             known = self.fleet.status(name)
         except KeyError:
             raise _no_stream(name) from None
-        alarms = [dataclasses.asdict(one) for one in self.watch.alarms(name)]
+        alarms = [dataclasses.asdict(alarm) for alarm in self.watch.alarms(name)]
         return {**known, "alarms": alarms, "lately": self.watch.lately(name)}
 
     async def freeze(self, name: str, frozen: bool) -> None:
@@ -369,8 +371,12 @@ class Service:
 
     def problems(self) -> list[str]:
         """Why the service is not ready; empty when it is."""
-        found = [] if self.ready else ["the service is shutting down" if self.stopping else "the service is starting"]
-        return found if self.snapshot_works else [*found, "the last snapshot failed"]
+        problems = []
+        if not self.ready:
+            problems.append("the service is shutting down" if self.stopping else "the service is starting")
+        if not self.snapshot_works:
+            problems.append("the last snapshot failed")
+        return problems
 
     def metrics(self) -> bytes:
         """All numbers in Prometheus' text format."""

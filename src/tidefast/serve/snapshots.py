@@ -124,15 +124,15 @@ class Snapshots:
 
     def listed(self) -> list[dict[str, Any]]:
         """Name, time and number of streams of each readable snapshot, the oldest first."""
-        found = []
+        rows = []
         for number in self.numbers():
             try:
                 streams = read_manifest(self.path(number))
                 taken = (self.path(number) / MANIFEST).stat().st_mtime
             except (SnapshotError, OSError):
                 continue
-            found.append({"name": self.path(number).name, "taken": round(taken, 3), "streams": len(streams)})
-        return found
+            rows.append({"name": self.path(number).name, "taken": round(taken, 3), "streams": len(streams)})
+        return rows
 
     def restore(self, fleet: Fleet) -> None:
         """Go on from the newest readable snapshot and the journal."""

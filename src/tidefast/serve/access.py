@@ -22,7 +22,7 @@ GUARDED = ("/v1/", "/metrics")
 _STREAMS = "/v1/streams/"
 
 
-class Guard:
+class AccessControl:
     """ASGI middleware: token, origin and rate of every request, and names of streams as they were sent.
 
     refuse: makes the answer to a request that may not pass, from the reason and the seconds to wait.

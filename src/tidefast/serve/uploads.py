@@ -1,0 +1,98 @@
+"""Images out of the body of a request, within bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import AsyncGenerator
+
+from fastapi import Request
+from starlette.datastructures import UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import ClientDisconnect
+
+from tidefast.serve import images
+from tidefast.serve.refused import RefusedError
+from tidefast.serve.service import Service
+
+_SWALLOW = 2.0  # seconds
+_SLOW = 2**20  # bytes that decoding an image weighs: always worth a thread, however small the file
+
+
+async def read_images(request: Request, service: Service) -> images.ImageArray:
+    """The images in a request's body."""
+    limits = service.settings
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind not in (*images.FORMATS, images.NPY, "multipart/form-data"):
+        raise RefusedError(
+            "unsupported",
+            f"images come as image/png, image/jpeg, multipart/form-data or {images.NPY}, got {kind[:60]!r}",
+        )
+    body = _bounded(request, limits.max_body)
+    if kind == "multipart/form-data":
+        files = await _files(request, body, limits.max_batch)
+        size = sum(map(len, files)) + 1 + _SLOW
+        return await service.decode(functools.partial(images.decoded, files, limits.max_pixels, service.size), size)
+    content = b"".join([chunk async for chunk in body])
+    if kind == images.NPY:
+        work = functools.partial(images.unpacked, content, limits.max_pixels)
+        return await service.decode(work, len(content))
+    work = functools.partial(images.decoded, [content], limits.max_pixels, service.size)
+    return await service.decode(work, len(content) + _SLOW)
+
+
+async def _bounded(request: Request, most: int) -> AsyncGenerator[bytes, None]:
+    """The body, in pieces, as long as it is not too large."""
+    promised = request.headers.get("content-length", "")
+    too_large = promised.isdecimal() and int(promised) > most
+    seen = 0
+    try:
+        async with contextlib.aclosing(request.stream()) as stream:
+            if not too_large:
+                async for chunk in stream:
+                    seen += len(chunk)
+                    too_large = seen > most
+                    if too_large:
+                        break
+                    yield chunk
+            if too_large:
+                if "expect" not in request.headers:
+                    await _swallow(stream, most)
+                raise RefusedError("too_large", f"a request has at most {most} bytes, got {promised or 'more'}")
+    except ClientDisconnect:
+        raise RefusedError("malformed", "the connection ended before the request did") from None
+
+
+async def _swallow(stream: AsyncGenerator[bytes, None], most: int) -> None:
+    """Let a client that sends too much finish, within reason: most read no answer before they have."""
+    seen = 0
+    with contextlib.suppress(TimeoutError, ClientDisconnect):
+        async with asyncio.timeout(_SWALLOW):
+            async for chunk in stream:
+                seen += len(chunk)
+                if seen > most:
+                    return
+
+
+async def _files(request: Request, body: AsyncGenerator[bytes, None], most: int) -> list[bytes]:
+    """The files called "images" of a form."""
+    parser = MultiPartParser(request.headers, body, max_files=most + 1, max_fields=0)
+    try:
+        form = await parser.parse()
+    except MultiPartException as error:
+        if "Too many files" in error.message:
+            raise RefusedError("too_large", f"a request holds at most {most} images: send several") from None
+        raise RefusedError("malformed", f"the form cannot be read: {error.message}") from None
+    except (ValueError, KeyError, AssertionError, UnicodeError) as error:
+        raise RefusedError("malformed", "the form cannot be read") from error
+    try:
+        files = [(key, value) for key, value in form.multi_items() if isinstance(value, UploadFile)]
+        strangers = [key for key, _ in files if key != "images"]
+        if strangers or not files:
+            raise RefusedError("unfit", f'a form holds files called "images", got {strangers[:3] or "none"}')
+        if len(files) > most:
+            raise RefusedError("too_large", f"a request holds at most {most} images, got {len(files)}: send several")
+        return [await value.read() for _, value in files]
+    finally:
+        await form.close()
