@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -46,7 +47,9 @@ def marginal_entropy(logits: Tensor) -> Tensor:
     return -(mean.exp() * mean).sum()
 
 
-OBJECTIVES: dict[str, Callable[[Tensor], Tensor]] = {"entropy": entropy, "come": opinion_entropy}
+ObjectiveName = Literal["entropy", "come"]
+
+OBJECTIVES: dict[ObjectiveName, Callable[[Tensor], Tensor]] = {"entropy": entropy, "come": opinion_entropy}
 """What methods minimise and select by, by the name of their field `objective`."""
 
 

@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from tidefast.core.constraints import Constrained
 from tidefast.core.network import Network
 from tidefast.core.normalization import Statistics, require_affine_names
 from tidefast.core.registry import Registry
@@ -23,7 +24,7 @@ registry: Registry[Method] = Registry("method")
 
 
 @dataclass(frozen=True)
-class Method:
+class Method(Constrained):
     """Base of all methods. A subclass is a frozen dataclass whose fields are the hyperparameters.
 
     A method object holds no state, so that one object can serve many adapters: what survives a step is

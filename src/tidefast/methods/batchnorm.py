@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from tidefast.core.constraints import Share
 from tidefast.core.normalization import Statistics
-from tidefast.core.validation import require_number
 from tidefast.methods.base import registry
 from tidefast.methods.source import Source
 
@@ -28,10 +28,7 @@ class BatchNorm(Source):
 class AlphaBatchNorm(Source):
     """Batch normalisation with (1 - alpha) x source + alpha x batch statistics, the variance unbiased."""
 
-    alpha: float = 0.1
-
-    def __post_init__(self) -> None:
-        require_number("alpha", self.alpha, 0.0, 1.0)
+    alpha: Share = 0.1
 
     def configure(self, model: nn.Module, statistics: Statistics) -> Sequence[str]:
         statistics.use_mixture(self.alpha)

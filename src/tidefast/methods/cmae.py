@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from annotated_types import Ge
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tidefast.augment.colour import ColourAffineBlur, call_augmentation, require_augmentation
+from tidefast.augment.colour import ColourAffineBlur, call_augmentation
 from tidefast.core import losses
+from tidefast.core.constraints import NonNegative, Share
 from tidefast.core.network import Network
 from tidefast.core.normalization import Statistics
 from tidefast.core.state import State
 from tidefast.core.step import Objective, Step
-from tidefast.core.validation import require_count, require_number
 from tidefast.methods.base import Method, registry
 from tidefast.methods.shared import hog
 from tidefast.methods.shared.teacher import weight_and_bias_names
@@ -39,21 +40,14 @@ class CMAE(Method):
 
     transformers_only: ClassVar[bool] = True
 
-    mask_ratio: float = 0.5
+    mask_ratio: Share = 0.5
     """The share of the patches that is masked."""
-    hog_weight: float = 0.5
+    hog_weight: NonNegative = 0.5
     """At 0 there are no histograms to reconstruct."""
-    uncertainty_views: int = 10
-    restore: float = 0.01
+    uncertainty_views: Annotated[int, Ge(2)] = 10
+    restore: Share = 0.01
     augment: Callable[..., Tensor] | None = None
     """A callable on a batch in [0, 1]; None: colour jitter, small affine motion, flip, blur and noise."""
-
-    def __post_init__(self) -> None:
-        require_number("mask_ratio", self.mask_ratio, 0.0, 1.0)
-        require_number("hog_weight", self.hog_weight, 0.0)
-        require_count("uncertainty_views", self.uncertainty_views, low=2)
-        require_number("restore", self.restore, 0.0, 1.0)
-        require_augmentation(self.augment)
 
     def configure(self, model: nn.Module, statistics: Statistics) -> Sequence[str]:
         statistics.use_batch()

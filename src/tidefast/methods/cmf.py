@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tidefast.core.constraints import NonNegative, Share
 from tidefast.core.network import Network
 from tidefast.core.state import Field, State
 from tidefast.core.step import Step
-from tidefast.core.validation import require_number
 from tidefast.methods.base import registry
 from tidefast.methods.shared.soft_likelihood import SoftLikelihood
 
@@ -23,17 +23,11 @@ class CMF(SoftLikelihood):
     theta <- gamma theta + (1 - gamma) hidden. The process noise `q` scales with the number of adapted numbers.
     """
 
-    alpha: float = 0.99
-    gamma: float = 0.99
-    q: float = 0.005
+    alpha: Share = 0.99
+    gamma: Share = 0.99
+    q: NonNegative = 0.005
     reset_variance: bool = True
     """Whether a reset also restarts the filter's variance; the published code forgets to."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_number("alpha", self.alpha, 0.0, 1.0)
-        require_number("gamma", self.gamma, 0.0, 1.0)
-        require_number("q", self.q, 0.0)
 
     def fields(self, network: Network, num_classes: int) -> list[Field]:
         return [

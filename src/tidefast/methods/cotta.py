@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from tidefast.core.constraints import Count, Share
 from tidefast.core.state import State
 from tidefast.core.step import Objective, Step
-from tidefast.core.validation import require_count, require_number
 from tidefast.methods.base import registry
 from tidefast.methods.shared.teacher import MeanTeacher, drawn
 
@@ -27,15 +27,9 @@ class CoTTA(MeanTeacher):
     the student returns to the source with probability `restore`. All layers adapt.
     """
 
-    restore: float = 0.001
-    confidence: float = 0.1
-    views_averaged: int = 32
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_number("restore", self.restore, 0.0, 1.0)
-        require_number("confidence", self.confidence, 0.0, 1.0)
-        require_count("views_averaged", self.views_averaged)
+    restore: Share = 0.001
+    confidence: Share = 0.1
+    views_averaged: Count = 32
 
     @classmethod
     def for_cifar(cls: type[C], num_classes: int = 10, **changes: Any) -> C:

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from tidefast.core import losses
+from tidefast.core.constraints import Positive, Share
 from tidefast.core.network import Network
 from tidefast.core.normalization import Statistics, require_affine_names
 from tidefast.core.source import SourceData
 from tidefast.core.state import Field, State
 from tidefast.core.step import Objective, Step
-from tidefast.core.validation import require_number
 from tidefast.methods.base import Method, registry
 from tidefast.probes.held_statistics import HeldStatistics, Rule
 from tidefast.probes.outputs import MEANS, VARIANCES, Outputs, of_source
@@ -36,19 +36,14 @@ class DATTA(Method):
 
     prepared_with: ClassVar[tuple[str, ...]] = ("source_share",)
 
-    source_share: float = 0.75
+    source_share: Share = 0.75
     """alpha: of the source in the statistics. 0.75 on ImageNet, 0.5 on CIFAR; at 1 they are the source's."""
-    confidence: float = 0.8
+    confidence: Share = 0.8
     """theta: a sample is confident when its largest probability is above it."""
     detect: bool = True
     """Whether `resets.Distribution` is part of the method."""
-    threshold: float = 1.1
+    threshold: Positive = 1.1
     """tau, of `resets.Distribution`."""
-
-    def __post_init__(self) -> None:
-        require_number("source_share", self.source_share, 0.0, 1.0)
-        require_number("confidence", self.confidence, 0.0, 1.0)
-        require_number("threshold", self.threshold, 0.0, low_open=True)
 
     @classmethod
     def for_cifar(cls, **changes: Any) -> DATTA:

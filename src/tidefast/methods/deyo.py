@@ -6,17 +6,21 @@ import contextlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import torch
+from annotated_types import Interval
 from torch import Tensor, nn
 from torch.nn import functional
 
 from tidefast.core import losses
+from tidefast.core.constraints import Count, NonNegative, Positive
 from tidefast.core.normalization import LAST_LAYERS, Statistics, outside, require_affine_names
 from tidefast.core.state import State
 from tidefast.core.step import Objective, Step
-from tidefast.core.validation import require_choice, require_count, require_number
 from tidefast.methods.base import Method, registry
+
+Destroyer = Literal["patches", "pixels", "occlusion"]
 
 
 @registry.register("deyo")
@@ -28,25 +32,18 @@ class DeYO(Method):
     D_i above `shape_margin`: those whose prediction falls when the shape goes. Nothing selected: no step at all.
     """
 
-    entropy_margin: float = 0.5
+    entropy_margin: Positive = 0.5
     """Of H_i, as a multiple of ln(classes)."""
-    weight_margin: float = 0.4
+    weight_margin: NonNegative = 0.4
     """E0 as a multiple of ln(classes)."""
-    shape_margin: float = 0.2
+    shape_margin: Annotated[float, Interval(ge=-1.0, le=1.0)] = 0.2
     """Of D_i, the pseudo-label probability difference."""
-    destroy: str = "patches"
+    destroy: Destroyer = "patches"
     """How the shape goes: "patches" shuffles tiles, "pixels" all pixels, "occlusion" covers the centre."""
-    grid: int = 4
+    grid: Count = 4
     """Tiles along each side."""
     skip: tuple[str, ...] = LAST_LAYERS
     """Layers whose name contains one of these stay as they are, and so does one called exactly `norm`."""
-
-    def __post_init__(self) -> None:
-        require_number("entropy_margin", self.entropy_margin, 0.0, low_open=True)
-        require_number("weight_margin", self.weight_margin, 0.0)
-        require_number("shape_margin", self.shape_margin, -1.0, 1.0)
-        require_choice("destroy", self.destroy, _DESTROYERS)
-        require_count("grid", self.grid)
 
     def configure(self, model: nn.Module, statistics: Statistics) -> Sequence[str]:
         statistics.use_batch()
@@ -83,7 +80,7 @@ class DeYO(Method):
         return 1.0 + selected, 1.0
 
 
-def destroy_shape(images: Tensor, how: str, grid: int, generator: torch.Generator) -> Tensor:
+def destroy_shape(images: Tensor, how: Destroyer, grid: int, generator: torch.Generator) -> Tensor:
     """Images [batch, channels, height, width] whose colours and textures stay and whose shapes do not.
 
     >>> image = torch.arange(16.0).view(1, 1, 4, 4)
@@ -138,7 +135,7 @@ def _shuffle(values: Tensor, generator: torch.Generator) -> Tensor:
     return values[torch.arange(len(values), device=values.device)[:, None], order]
 
 
-_DESTROYERS: dict[str, Callable[[Tensor, int, torch.Generator], Tensor]] = {
+_DESTROYERS: dict[Destroyer, Callable[[Tensor, int, torch.Generator], Tensor]] = {
     "patches": _shuffle_patches,
     "pixels": _shuffle_pixels,
     "occlusion": _cover_centre,

@@ -13,12 +13,12 @@ from torch.nn import functional
 
 from tidefast.core import losses
 from tidefast.core.arena import Arena
+from tidefast.core.constraints import Count, CountOrZero, NonNegative, Share
 from tidefast.core.network import Network
 from tidefast.core.normalization import Statistics
 from tidefast.core.source import SourceData
 from tidefast.core.state import Field, State, Value
 from tidefast.core.step import Objective, Step
-from tidefast.core.validation import require_count, require_number
 from tidefast.methods.base import registry
 from tidefast.methods.shared.contrastive import class_means
 from tidefast.methods.shared.kept import Kept
@@ -48,28 +48,18 @@ class DPLOT(WarmTeacher):
     augment: None = field(default=None, init=False)  # the second view is always the mirror image
     blocks: tuple[str, ...] | None = None
     """Names of the modules to select from; None: those that `block_names` finds; (): no block follows L1."""
-    block_threshold: float = 0.75
+    block_threshold: Share = 0.75
     """Blocks are selected whose score, scaled to [0, 1], is above it."""
-    block_rate: float = 1e-3
+    block_rate: NonNegative = 1e-3
     """Learning rate of Adam on blocks, in the stream and for their selection."""
-    noise: float = 0.5
+    noise: NonNegative = 0.5
     """Deviation of the noise on the source images that blocks are tried with."""
-    prototype_batches: int = 501
+    prototype_batches: Count = 501
     """Source batches behind the prototypes, at most; they are computed once, and once more for each block."""
-    training_batches: int = 2001
+    training_batches: CountOrZero = 2001
     """Source batches that each block is trained on for its score, at most. At 0 all blocks are selected, untried."""
-    warmup_rate: float = 1e-3
+    warmup_rate: NonNegative = 1e-3
     """Learning rate of Adam at the end of the warm-up."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.blocks is not None and not isinstance(self.blocks, tuple):
-            raise TypeError(f"blocks must be a tuple of module names or None, got {self.blocks!r}")
-        require_number("block_threshold", self.block_threshold, 0.0, 1.0)
-        for name in ("block_rate", "noise", "warmup_rate"):
-            require_number(name, getattr(self, name), 0.0)
-        require_count("prototype_batches", self.prototype_batches)
-        require_count("training_batches", self.training_batches, low=0)
 
     @property
     def _selects(self) -> bool:

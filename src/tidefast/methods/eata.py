@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from tidefast.core.constraints import Count, NonNegative
 from tidefast.core.network import Network
 from tidefast.core.source import SourceData
 from tidefast.core.state import State
 from tidefast.core.step import Objective, Step
-from tidefast.core.validation import require_count, require_number
 from tidefast.methods.base import registry
 from tidefast.methods.eta import ETA
 
@@ -28,14 +28,9 @@ class EATA(ETA):
 
     prepared_with: ClassVar[tuple[str, ...]] = ("source_samples",)
 
-    fisher_weight: float = 2000.0
+    fisher_weight: NonNegative = 2000.0
     """2000 on ImageNet, 1 on CIFAR. At 0 no source images are needed, and EATA is ETA."""
-    source_samples: int = 2000
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_number("fisher_weight", self.fisher_weight, 0.0)
-        require_count("source_samples", self.source_samples)
+    source_samples: Count = 2000
 
     @property
     def needs_source(self) -> str | None:

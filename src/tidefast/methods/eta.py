@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 import torch
 
 from tidefast.core import losses
+from tidefast.core.constraints import Positive, Share
 from tidefast.core.network import Network
 from tidefast.core.state import Field, State
 from tidefast.core.step import Objective, Step
-from tidefast.core.validation import require_choice, require_number
 from tidefast.methods.base import Method, registry
 
 E = TypeVar("E", bound="ETA")
@@ -27,19 +27,13 @@ class ETA(Method):
     (|cos| < similarity_margin). Nothing selected: no step at all, not even of the momentum.
     """
 
-    entropy_margin: float = 0.4
+    entropy_margin: Positive = 0.4
     """E0 as a multiple of ln(classes)."""
-    similarity_margin: float = 0.05
+    similarity_margin: Positive = 0.05
     """d; 0.05 suits 1000 classes, 0.1 a hundred, 0.4 ten."""
-    memory_momentum: float = 0.9
-    objective: str = "entropy"
+    memory_momentum: Share = 0.9
+    objective: losses.ObjectiveName = "entropy"
     """H, as loss and for selecting: "entropy" of the softmax, or "come", the opinion entropy."""
-
-    def __post_init__(self) -> None:
-        require_number("entropy_margin", self.entropy_margin, 0.0, low_open=True)
-        require_number("similarity_margin", self.similarity_margin, 0.0, low_open=True)
-        require_number("memory_momentum", self.memory_momentum, 0.0, 1.0)
-        require_choice("objective", self.objective, losses.OBJECTIVES)
 
     @classmethod
     def for_classes(cls: type[E], num_classes: int, **changes: Any) -> E:

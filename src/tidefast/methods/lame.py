@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tidefast.core.constraints import Count
 from tidefast.core.network import Network
 from tidefast.core.normalization import Statistics
 from tidefast.core.state import State
-from tidefast.core.validation import require_choice, require_count
 from tidefast.methods.base import registry
 from tidefast.methods.source import Source
 from tidefast.probes.features import Features
+
+Affinity = Literal["rbf", "knn", "linear"]
 
 
 @registry.register("lame")
@@ -27,17 +30,12 @@ class LAME(Source):
     Answers with log Y. No parameter changes and nothing is kept, so that resets have nothing to do.
     """
 
-    affinity: str = "rbf"
+    affinity: Affinity = "rbf"
     """W: "rbf" exp(-d^2 / 2 sigma^2), "knn" 1 for the nearest `neighbours`, "linear" the cosine of the features."""
-    neighbours: int = 5
+    neighbours: Count = 5
     """Of "rbf", whose sigma is the mean distance to the image of this rank, itself being the first; and of "knn"."""
-    iterations: int = 100
+    iterations: Count = 100
     """At most."""
-
-    def __post_init__(self) -> None:
-        require_choice("affinity", self.affinity, _AFFINITIES)
-        require_count("neighbours", self.neighbours)
-        require_count("iterations", self.iterations)
 
     def configure(self, model: nn.Module, statistics: Statistics) -> Sequence[str]:
         Features.of(model)
@@ -86,4 +84,4 @@ def _cosine(features: Tensor, neighbours: int) -> Tensor:
     return features @ features.T
 
 
-_AFFINITIES: dict[str, Callable[[Tensor, int], Tensor]] = {"rbf": _rbf, "knn": _nearest, "linear": _cosine}
+_AFFINITIES: dict[Affinity, Callable[[Tensor, int], Tensor]] = {"rbf": _rbf, "knn": _nearest, "linear": _cosine}

@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from tidefast.core.arena import Arena
+from tidefast.core.constraints import Positive
 from tidefast.core.network import Network
 from tidefast.core.state import Field, State, Value
 from tidefast.core.step import Objective, Step
-from tidefast.core.validation import require_number
 from tidefast.methods.base import registry
 from tidefast.methods.shared.layer_rates import LayerRates, mean_per_tensor, spread
 
@@ -28,14 +28,10 @@ class LAW(LayerRates):
     since the last reset. The most important tensor learns at full rate, the least important not at all.
     """
 
-    tau: float = 1.0
+    tau: Positive = 1.0
     """1 on ImageNet and CIFAR-10, 0.6 on CIFAR-100."""
     stale_gradient: bool = False
     """Whether each step's gradient is added to the one that is measured in the next, as in the published code."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_number("tau", self.tau, 0.0, low_open=True)
 
     @classmethod
     def for_classes(cls, num_classes: int, **changes: Any) -> LAW:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from tidefast.augment.augmix import AugMix
 from tidefast.core import losses
+from tidefast.core.constraints import Count, CountOrZero, NonNegative, Share
 from tidefast.core.network import Network, logits_of
 from tidefast.core.normalization import Statistics
 from tidefast.core.state import State
-from tidefast.core.validation import require_choice, require_count, require_number
 from tidefast.methods.base import registry
 from tidefast.methods.source import Source
 
@@ -30,23 +30,15 @@ class MEMO(Source):
     image's pixels, so that an image gets the same answer wherever it stands.
     """
 
-    views: int = 64
-    lr: float = 2.5e-4
-    momentum: float = 0.9
+    views: Count = 64
+    lr: NonNegative = 2.5e-4
+    momentum: Share = 0.9
     """Of Nesterov's: the first step of a fresh optimiser is (1 + momentum) lr long. 0 is plain descent."""
-    alpha: float = 0.1
+    alpha: Share = 0.1
     """Share of the views' own statistics in BatchNorm layers, the rest being the source's."""
-    crop: str = "resized"
+    crop: Literal["resized", "padded"] = "resized"
     """Crop of a view: "resized" for large images, "padded" for those of CIFAR."""
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        require_count("views", self.views)
-        require_number("lr", self.lr, 0.0)
-        require_number("momentum", self.momentum, 0.0, 1.0)
-        require_number("alpha", self.alpha, 0.0, 1.0)
-        require_choice("crop", self.crop, ("resized", "padded"))
-        require_count("seed", self.seed, low=0)
+    seed: CountOrZero = 0
 
     @classmethod
     def for_cifar(cls, **changes: Any) -> MEMO:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from annotated_types import Interval
 from torch import Tensor
 
 from tidefast.core import losses
 from tidefast.core.arena import Arena
+from tidefast.core.constraints import NonNegative, Positive
 from tidefast.core.network import Network
 from tidefast.core.state import Field, State, Value
-from tidefast.core.validation import require_number
 from tidefast.methods.base import registry
 from tidefast.methods.shared.layer_rates import LayerRates, mean_per_tensor, spread
 
@@ -28,24 +29,17 @@ class PALM(LayerRates):
     term counts only samples below `entropy_margin`.
     """
 
-    learning_rate: float = 5e-5
-    sensitivity_momentum: float = 0.5
-    """beta_3; 0.1 on CIFAR-100."""
-    temperature: float = 1000.0
+    learning_rate: NonNegative = 5e-5
+    sensitivity_momentum: Annotated[float, Interval(ge=0.0, le=0.999)] = 0.5
+    """beta_3; 0.1 on CIFAR-100. At 1 S would stay 0."""
+    temperature: Positive = 1000.0
     """1000 on ImageNet, 100 on CIFAR-100, 50 on CIFAR-10."""
-    gradient_limit: float = 0.3
+    gradient_limit: NonNegative = 0.3
     """eta; 0.3 on ImageNet, 0.5 on CIFAR-100, 1 on CIFAR-10."""
-    entropy_margin: float = 0.4
+    entropy_margin: NonNegative = 0.4
     """In nats, whatever the number of classes."""
     update_unselected: bool = False
     """Whether a tensor once selected goes on at its last rate, as in the published code; else it rests."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_number("sensitivity_momentum", self.sensitivity_momentum, 0.0, 0.999)  # at 1 S stays 0
-        require_number("temperature", self.temperature, 0.0, low_open=True)
-        require_number("gradient_limit", self.gradient_limit, 0.0)
-        require_number("entropy_margin", self.entropy_margin, 0.0)
 
     @classmethod
     def for_classes(cls, num_classes: int, **changes: Any) -> PALM:

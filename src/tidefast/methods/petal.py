@@ -5,16 +5,17 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import torch
+from annotated_types import Ge
 from torch import Tensor
 
+from tidefast.core.constraints import Count, NonNegative, Share
 from tidefast.core.network import START, Network
 from tidefast.core.source import SourceData
 from tidefast.core.state import Field, State
 from tidefast.core.step import Objective, Step
-from tidefast.core.validation import require_choice, require_count, require_number
 from tidefast.methods.base import registry
 from tidefast.methods.cotta import CoTTA
 from tidefast.methods.shared.swag import weight_average
@@ -35,28 +36,19 @@ class PETAL(CoTTA):
 
     prepared_with: ClassVar[tuple[str, ...]] = ("swag_epochs", "swag_snapshots", "swag_rate", "swag_final_rate")
 
-    restore: float = 0.003
+    restore: Share = 0.003
     """The quantile delta of the rule "fisher"; of the rule "random" the probability, published as 0.001."""
-    restore_rule: str = "fisher"
+    restore_rule: Literal["fisher", "random"] = "fisher"
     """Which weights return: "fisher", those with the smallest squared gradient (FIM), or "random" ones (SRes)."""
-    prior_weight: float = 1e-11
+    prior_weight: NonNegative = 1e-11
     """gamma. At 0 there is no prior, no source data is needed, and adaptation starts at the model as it is."""
-    swag_epochs: int = 5
-    swag_snapshots: int = 1
+    swag_epochs: Annotated[int, Ge(2)] = 5
+    swag_snapshots: Count = 1
     """In each epoch but the first."""
-    swag_rate: float = 8e-4
+    swag_rate: NonNegative = 8e-4
     """Learning rate in the first two epochs."""
-    swag_final_rate: float = 0.01
+    swag_final_rate: NonNegative = 0.01
     """Learning rate that it rises to, in the fifth epoch."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_choice("restore_rule", self.restore_rule, ("fisher", "random"))
-        require_number("prior_weight", self.prior_weight, 0.0)
-        require_count("swag_epochs", self.swag_epochs, low=2)
-        require_count("swag_snapshots", self.swag_snapshots)
-        require_number("swag_rate", self.swag_rate, 0.0)
-        require_number("swag_final_rate", self.swag_final_rate, 0.0)
 
     @classmethod
     def for_cifar(cls: type[P], num_classes: int = 10, **changes: Any) -> P:

@@ -5,20 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
+from annotated_types import Ge
 from torch import Tensor, nn
 from torch.nn import functional
 
 from tidefast.core import losses
 from tidefast.core.arena import Arena
+from tidefast.core.constraints import NonNegative, Share
 from tidefast.core.network import Network
 from tidefast.core.normalization import Statistics
 from tidefast.core.source import SourceData
 from tidefast.core.state import Field, State
 from tidefast.core.step import Objective, Step
-from tidefast.core.validation import require_choice, require_count, require_number
 from tidefast.methods.base import registry
 from tidefast.methods.shared.memory import MemoryTeacher, refusable
 from tidefast.probes.features import Features
@@ -41,23 +42,15 @@ class PeTTA(MemoryTeacher):
     prepared_with: ClassVar[tuple[str, ...]] = ("source_samples",)
     statistics_held: ClassVar[tuple[str, ...]] = ("statistics", "teacher_statistics", "source_statistics")
 
-    pull: float = 10.0
+    pull: NonNegative = 10.0
     """lambda_0: weight of the pull to the source at full drift."""
-    pull_by: str = "cosine"
+    pull_by: Literal["cosine", "l2"] = "cosine"
     """R: "cosine", or "l2", the squared distance."""
-    anchor_weight: float = 1.0
-    prototype_momentum: float = 0.95
+    anchor_weight: NonNegative = 1.0
+    prototype_momentum: Share = 0.95
     """Of m."""
-    source_samples: int = 100_000
+    source_samples: Annotated[int, Ge(2)] = 100_000
     """At most so many source images are used."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_number("pull", self.pull, 0.0)
-        require_choice("pull_by", self.pull_by, ("cosine", "l2"))
-        require_number("anchor_weight", self.anchor_weight, 0.0)
-        require_number("prototype_momentum", self.prototype_momentum, 0.0, 1.0)
-        require_count("source_samples", self.source_samples, low=2)
 
     @classmethod
     def for_cifar(cls, **changes: Any) -> PeTTA:

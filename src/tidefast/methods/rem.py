@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from tidefast.core import losses
+from tidefast.core.constraints import Count, NonNegative, Share
 from tidefast.core.network import Network
 from tidefast.core.normalization import Statistics, require_affine_names
 from tidefast.core.state import State
 from tidefast.core.step import Objective, Step
-from tidefast.core.validation import require_count, require_number
 from tidefast.methods.base import Method, registry
 from tidefast.probes.tokens import Tokens
 
@@ -32,21 +32,17 @@ class REM(Method):
 
     transformers_only: ClassVar[bool] = True
 
-    views: int = 3
+    views: Count = 3
     """The whole image among them; with 1 there is nothing to compare, and nothing is learnt."""
-    hidden_step: float = 0.1
-    rank_weight: float = 1.0
-    margin: float = 0.0
+    hidden_step: Share = 0.1
+    rank_weight: NonNegative = 1.0
+    margin: NonNegative = 0.0
     """Of the ranking, as a multiple of ln(classes)."""
-    skip: float = 0.25
+    skip: Share = 0.25
     """The share of the blocks, the last ones, that stay as they are; so does the final norm."""
 
     def __post_init__(self) -> None:
-        require_count("views", self.views)
-        require_number("hidden_step", self.hidden_step, 0.0, 1.0)
-        require_number("rank_weight", self.rank_weight, 0.0)
-        require_number("margin", self.margin, 0.0)
-        require_number("skip", self.skip, 0.0, 1.0)
+        super().__post_init__()
         if (self.views - 1) * self.hidden_step >= 1.0:
             raise ValueError(
                 f"{self.views} views in steps of {self.hidden_step} hide the whole image: lower views or hidden_step"

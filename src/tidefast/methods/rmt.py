@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
+from annotated_types import Ge
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tidefast.core.constraints import Count, NonNegative, Positive
 from tidefast.core.network import Network
 from tidefast.core.normalization import Statistics
 from tidefast.core.source import SourceData
 from tidefast.core.state import State
 from tidefast.core.step import Objective, Step
-from tidefast.core.validation import require_count, require_number
 from tidefast.methods.base import registry
 from tidefast.methods.shared.contrastive import attach_projector, contrast, prototypes
 from tidefast.methods.shared.kept import Kept
@@ -39,31 +40,22 @@ class RMT(WarmTeacher):
         *("contrastive_weight", "source_weight", "prototype_samples", "replay_samples", "learning_rate", "adam"),
     )
 
-    target_weight: float = 1.0
-    contrastive_weight: float = 1.0
-    source_weight: float = 1.0
+    target_weight: NonNegative = 1.0
+    contrastive_weight: NonNegative = 1.0
+    source_weight: NonNegative = 1.0
     """At 0 no source image is kept for the stream."""
-    temperature: float = 0.1
+    temperature: Positive = 0.1
     """Of L_con."""
-    projection: int = 128
+    projection: Count = 128
     """Width of what the projector makes of the features."""
-    prototype_samples: int = 100_000
+    prototype_samples: Count = 100_000
     """Source images behind the prototypes, about."""
-    replay_samples: int = 1000
+    replay_samples: Annotated[int, Ge(2)] = 1000
     """Source images that are kept; each step draws as many of them as the batch has."""
-    learning_rate: float = 0.01
+    learning_rate: NonNegative = 0.01
     """Of the default optimiser, and of the warm-up."""
     adam: bool = False
     """Adam as the default optimiser and that of the warm-up; False: SGD with Nesterov momentum 0.9."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("target_weight", "contrastive_weight", "source_weight", "learning_rate"):
-            require_number(name, getattr(self, name), 0.0)
-        require_number("temperature", self.temperature, 0.0, low_open=True)
-        require_count("projection", self.projection)
-        require_count("prototype_samples", self.prototype_samples)
-        require_count("replay_samples", self.replay_samples, low=2)
 
     @classmethod
     def source_free(cls, **changes: Any) -> RMT:

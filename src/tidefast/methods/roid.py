@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tidefast.core.constraints import Share
 from tidefast.core.network import Network
 from tidefast.core.state import Field, State
 from tidefast.core.step import Step
-from tidefast.core.validation import require_number
 from tidefast.methods.base import registry
 from tidefast.methods.shared.soft_likelihood import SoftLikelihood
 
@@ -20,11 +20,7 @@ class ROID(SoftLikelihood):
     ASR in its released form moves the anchor (`resets.ASR(target="anchor")`), so the anchor is state.
     """
 
-    source_momentum: float = 0.99
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_number("source_momentum", self.source_momentum, 0.0, 1.0)
+    source_momentum: Share = 0.99
 
     def fields(self, network: Network, num_classes: int) -> list[Field]:
         anchor = Field("anchor", lambda: None, shape=(len(network.arena),), layered=True)  # None: the source itself

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tidefast.core.constraints import Count
 from tidefast.core.network import Network
 from tidefast.core.state import Field, State
 from tidefast.core.step import Objective, Step
-from tidefast.core.validation import require_count
 from tidefast.methods.base import registry
 from tidefast.methods.shared.memory import MemoryTeacher, refusable
 
@@ -24,12 +24,8 @@ class RoTTA(MemoryTeacher):
     the count of images passes a multiple of `every`; other batches are only answered and offered to the bank.
     """
 
-    every: int = 64
+    every: Count = 64
     """Images from one step to the next; a batch makes at most one step."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_count("every", self.every)
 
     def fields(self, network: Network, num_classes: int) -> list[Field]:
         return [*super().fields(network, num_classes), Field("count", lambda: 0)]

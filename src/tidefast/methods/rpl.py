@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from tidefast.core.constraints import PositiveShare
 from tidefast.core.state import State
 from tidefast.core.step import Objective, Step
-from tidefast.core.validation import require_number
 from tidefast.methods.base import Method, registry
 
 
@@ -18,11 +18,8 @@ from tidefast.methods.base import Method, registry
 class RPL(Method):
     """L = mean_i (1 - p_i,y^q) / q, where y is the class that sample i is given now."""
 
-    q: float = 0.8
+    q: PositiveShare = 0.8
     """Between cross-entropy (towards 0) and the mean absolute error (1)."""
-
-    def __post_init__(self) -> None:
-        require_number("q", self.q, 0.0, 1.0, low_open=True)
 
     def optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         return torch.optim.SGD(parameters, lr=5e-4, momentum=0.9, nesterov=True)

@@ -9,14 +9,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from tidefast.augment.colour import ColourAffineBlur, call_augmentation, require_augmentation
+from tidefast.augment.colour import ColourAffineBlur, call_augmentation
 from tidefast.core import losses
+from tidefast.core.constraints import Count, NonNegative, Positive
 from tidefast.core.network import Network
 from tidefast.core.normalization import Statistics
 from tidefast.core.source import SourceData
 from tidefast.core.state import State
 from tidefast.core.step import Objective, Step
-from tidefast.core.validation import require_count, require_number
 from tidefast.methods.base import Method, registry
 from tidefast.methods.shared.contrastive import attach_projector, contrast, prototypes
 from tidefast.methods.shared.kept import Kept
@@ -35,25 +35,17 @@ class SANTA(Method):
 
     prepared_with: ClassVar[tuple[str, ...]] = ("prototype_samples",)
 
-    target_weight: float = 1.0
-    contrastive_weight: float = 1.0
+    target_weight: NonNegative = 1.0
+    contrastive_weight: NonNegative = 1.0
     """At 0 no source data is needed."""
-    temperature: float = 0.1
+    temperature: Positive = 0.1
     """Of L_con."""
-    projection: int = 128
+    projection: Count = 128
     """Width of what the projector makes of the features."""
-    prototype_samples: int = 100_000
+    prototype_samples: Count = 100_000
     """Source images behind the prototypes, about."""
     augment: Callable[..., Tensor] | None = None
     """A callable on a batch in [0, 1]; None: colour jitter, small affine motion, flip, blur and noise."""
-
-    def __post_init__(self) -> None:
-        require_number("target_weight", self.target_weight, 0.0)
-        require_number("contrastive_weight", self.contrastive_weight, 0.0)
-        require_number("temperature", self.temperature, 0.0, low_open=True)
-        require_count("projection", self.projection)
-        require_count("prototype_samples", self.prototype_samples)
-        require_augmentation(self.augment)
 
     @property
     def needs_source(self) -> str | None:

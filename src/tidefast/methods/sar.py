@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from tidefast.core import losses
+from tidefast.core.constraints import NonNegative, Positive
 from tidefast.core.normalization import LAST_LAYERS, Statistics, outside, require_affine_names
 from tidefast.core.state import State
 from tidefast.core.step import Objective, Step
-from tidefast.core.validation import require_number
 from tidefast.methods.base import Method, registry
 from tidefast.resets.base import Reset
 from tidefast.resets.confidence import Confidence
@@ -28,20 +28,15 @@ class SAR(Method):
     average of that entropy falls under `reset_constant`, the model returns to the source.
     """
 
-    entropy_margin: float = 0.4
+    entropy_margin: Positive = 0.4
     """E0 as a multiple of ln(classes)."""
-    rho: float = 0.05
-    reset_constant: float = 0.2
+    rho: NonNegative = 0.05
+    reset_constant: NonNegative = 0.2
     """In nats, whatever the number of classes."""
     keep_momentum: bool = True
     """Whether the optimiser's state outlives SAR's own reset, as in the published code."""
     skip: tuple[str, ...] = LAST_LAYERS
     """Layers whose name contains one of these stay as they are, and so does one called exactly `norm`."""
-
-    def __post_init__(self) -> None:
-        require_number("entropy_margin", self.entropy_margin, 0.0, low_open=True)
-        require_number("rho", self.rho, 0.0)
-        require_number("reset_constant", self.reset_constant, 0.0)
 
     def configure(self, model: nn.Module, statistics: Statistics) -> Sequence[str]:
         statistics.use_batch()

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from tidefast.core import losses
 from tidefast.core.state import State
 from tidefast.core.step import Objective, Step
-from tidefast.core.validation import require_choice
 from tidefast.methods.base import Method, registry
 
 
@@ -16,11 +15,8 @@ from tidefast.methods.base import Method, registry
 class Tent(Method):
     """L = mean_i H(z_i)."""
 
-    objective: str = "entropy"
+    objective: losses.ObjectiveName = "entropy"
     """H: "entropy" of the softmax, or "come", the opinion entropy."""
-
-    def __post_init__(self) -> None:
-        require_choice("objective", self.objective, losses.OBJECTIVES)
 
     def loss(self, step: Step, state: State) -> Objective:
         return Objective(losses.OBJECTIVES[self.objective](step.logits).mean(), selected=len(step.logits))

@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
+from annotated_types import Ge
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parametrize
 
 from tidefast.augment.colour import ColourAffineBlur, call_augmentation
+from tidefast.core.constraints import Count, CountOrZero, NonNegative, Share
 from tidefast.core.network import START, Network
 from tidefast.core.normalization import Statistics
 from tidefast.core.source import SourceData
 from tidefast.core.state import Field, State, Value
 from tidefast.core.step import Objective, Step
-from tidefast.core.validation import require_count, require_number
 from tidefast.methods.base import registry
 from tidefast.methods.shared.layer_rates import spread
 from tidefast.methods.shared.teacher import MeanTeacher, drawn
@@ -37,37 +38,25 @@ class ViDA(MeanTeacher):
 
     prepared_with: ClassVar[tuple[str, ...]] = ("low_rank", "high_rank", "warmup_steps", "warmup_rate")
 
-    low_rank: int = 1
-    high_rank: int = 128
+    low_rank: Count = 1
+    high_rank: Count = 128
     """At most the smaller width of the layer."""
-    uncertainty: float = 0.2
+    uncertainty: NonNegative = 0.2
     """Theta: from here on the wide adapters count more."""
-    views_compared: int = 10
+    views_compared: Annotated[int, Ge(2)] = 10
     scale_high: bool = True
     """False: s2 stays 1, as in the published code, whose setter misses it."""
-    adapter_momentum: float = 0.8
+    adapter_momentum: Share = 0.8
     """m of the adapters; `teacher_momentum` is that of the backbone."""
-    adapter_rate: float = 0.4
+    adapter_rate: NonNegative = 0.4
     """Learning rate of the adapters as a multiple of the optimiser's, which is the backbone's."""
-    restore: float = 0.0
+    restore: Share = 0.0
     """Probability by which each parameter of the student returns to its start after a step; 0.1 on CIFAR."""
-    warmup_steps: int = 100
+    warmup_steps: CountOrZero = 100
     """Batches of source data on which the adapters learn before the stream. At 0 no source data is needed, and they
     start without effect."""
-    warmup_rate: float = 1e-4
+    warmup_rate: NonNegative = 1e-4
     """Learning rate of the warm-up, which is Adam's."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_count("low_rank", self.low_rank)
-        require_count("high_rank", self.high_rank)
-        require_number("uncertainty", self.uncertainty, 0.0)
-        require_count("views_compared", self.views_compared, low=2)
-        require_number("adapter_momentum", self.adapter_momentum, 0.0, 1.0)
-        require_number("adapter_rate", self.adapter_rate, 0.0)
-        require_number("restore", self.restore, 0.0, 1.0)
-        require_count("warmup_steps", self.warmup_steps, low=0)
-        require_number("warmup_rate", self.warmup_rate, 0.0)
 
     @classmethod
     def for_cifar(cls, num_classes: int = 10, **changes: Any) -> ViDA:

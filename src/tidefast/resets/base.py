@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 
 from torch import Tensor, nn
 
+from tidefast.core.constraints import Constrained
 from tidefast.core.network import Network
 from tidefast.core.registry import Registry
 from tidefast.core.source import SourceData
@@ -39,7 +40,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Reset:
+class Reset(Constrained):
     """Base of all policies. Like a method, a frozen dataclass of hyperparameters that holds no state."""
 
     name: ClassVar[str] = ""

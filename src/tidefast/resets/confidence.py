@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tidefast.core import losses
+from tidefast.core.constraints import NonNegative, Positive, Share
 from tidefast.core.network import Network
 from tidefast.core.state import Field, State
 from tidefast.core.step import Step
-from tidefast.core.validation import require_choice, require_number
 from tidefast.resets.base import Reset, Verdict, registry
 
 
@@ -23,19 +23,13 @@ class Confidence(Reset):
     average as it is. SAR itself watches its loss, which is that entropy at the perturbed parameters.
     """
 
-    threshold: float = 0.2
+    threshold: NonNegative = 0.2
     """In nats, whatever the number of classes."""
-    margin: float = 0.4
-    momentum: float = 0.9
+    margin: Positive = 0.4
+    momentum: Share = 0.9
     watch: Literal["entropy", "loss"] = "entropy"
     """What is averaged: the entropy of reliable samples, or the method's own loss."""
     keep_optimizer: bool = False
-
-    def __post_init__(self) -> None:
-        require_number("threshold", self.threshold, 0.0)
-        require_number("margin", self.margin, 0.0, low_open=True)
-        require_number("momentum", self.momentum, 0.0, 1.0)
-        require_choice("watch", self.watch, ("entropy", "loss"))
 
     def fields(self, network: Network, num_classes: int) -> list[Field]:
         return [Field("average", lambda: None)]

@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+from annotated_types import Ge
 from torch import Tensor, nn
 
+from tidefast.core.constraints import Count, Positive, require
 from tidefast.core.network import Network
 from tidefast.core.source import SourceData
 from tidefast.core.state import Field, State
 from tidefast.core.step import Step
-from tidefast.core.validation import require_count, require_number
 from tidefast.probes.outputs import MEANS, VARIANCES, Outputs, of_source
 from tidefast.resets.base import Reset, Verdict, registry
 
@@ -28,23 +30,21 @@ class Distribution(Reset):
     batch at hand counts only from the next one on, so that a change is seen one batch late at the soonest.
     """
 
-    threshold: float = 1.1
+    threshold: Positive = 1.1
     """tau."""
-    short: int | None = None
+    short: Count | None = None
     """How many batches are the last few; None: as many as hold 120 images."""
-    long: int | None = None
+    long: Count | None = None
     """How many batches are the last many, the few among them; None: as many as hold 600 images."""
 
     def __post_init__(self) -> None:
-        require_number("threshold", self.threshold, 0.0, low_open=True)
-        if self.short is not None:
-            require_count("short", self.short)
+        super().__post_init__()
         if (self.short is None) != (self.long is None):
             raise ValueError(
                 f"short and long go together, got short={self.short!r}, long={self.long!r}: give both or none"
             )
         if self.short is not None and self.long is not None:
-            require_count("long", self.long, low=self.short + 1)
+            require("long", self.long, Annotated[int, Ge(self.short + 1)])
 
     @property
     def needs_source(self) -> str | None:

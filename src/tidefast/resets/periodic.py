@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tidefast.core.constraints import Count
 from tidefast.core.network import Network
 from tidefast.core.state import Field, State
 from tidefast.core.step import Step
-from tidefast.core.validation import require_count
 from tidefast.resets.base import Reset, Verdict, registry
 
 
@@ -19,10 +19,7 @@ class Periodic(Reset):
     Every batch counts, also one from which the method selected nothing.
     """
 
-    every: int = 1000
-
-    def __post_init__(self) -> None:
-        require_count("every", self.every)
+    every: Count = 1000
 
     def fields(self, network: Network, num_classes: int) -> list[Field]:
         return [Field("batches", lambda: 0, lifetime="stream")]

@@ -8,21 +8,22 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
+from annotated_types import Ge
 from torch import Tensor, nn
 
 from tidefast.core import losses, optim
+from tidefast.core.constraints import Count, NonNegative, Share, require
 from tidefast.core.network import Network
 from tidefast.core.normalization import Statistics
 from tidefast.core.source import SourceData
 from tidefast.core.state import Field, State, Value
 from tidefast.core.step import Objective, Step
-from tidefast.core.validation import require_choice, require_count, require_number
 from tidefast.methods.base import Method, registry
 from tidefast.methods.reservoir.clusters import Clusters
-from tidefast.methods.reservoir.style import EXTRACTORS, ChannelMoments, Extractor, extractor, measure
+from tidefast.methods.reservoir.style import ChannelMoments, Extractor, ExtractorName, extractor, measure
 from tidefast.methods.source import Source
 from tidefast.resets.base import Reset, Verdict
 
@@ -47,34 +48,27 @@ class Reservoir(Method):
 
     base: Method | str | Mapping[str, Any] = "eta"
     """A method, its name, or a mapping with its name and hyperparameters."""
-    models: int = 16
+    models: Count = 16
     """At most; K_max."""
-    buffer: int = 1024
+    buffer: Count = 1024
     """Styles that are remembered for clustering when all entries are open; S."""
-    quantile: float = 0.999
+    quantile: Share = 0.999
     """Of the distances between source batches: a style that is further from all centroids opens an entry."""
-    rate: float = 1e-4
+    rate: NonNegative = 1e-4
     """At which centroids learn."""
-    style: str | Extractor = "model"
+    style: ExtractorName | Extractor = "model"
     """Whose feature maps give the style: "model", the source model's first three convolutions; "vgg19", as published;
     or a callable from images to a list of feature maps."""
-    batch_size: int = 64
+    batch_size: Count = 64
     """Of the stream, for which the distances between source batches are measured."""
-    source_images: int = 2000
-    source_styles: int = 1000
+    source_images: Annotated[int, Ge(2)] = 2000
+    source_styles: Annotated[int, Ge(2)] = 1000
     """Source batches whose distances are measured."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "base", _made(self.base))
-        require_count("models", self.models)
-        require_count("buffer", self.buffer, low=self.models)
-        require_number("quantile", self.quantile, 0.0, 1.0)
-        require_number("rate", self.rate, 0.0)
-        if not callable(self.style):
-            require_choice("style", self.style, EXTRACTORS)
-        require_count("batch_size", self.batch_size)
-        require_count("source_images", self.source_images, low=2)
-        require_count("source_styles", self.source_styles, low=2)
+        require("buffer", self.buffer, Annotated[int, Ge(self.models)])
 
     @classmethod
     def for_cifar(cls, base: Method | str | Mapping[str, Any] = "eta", **changes: Any) -> Reservoir:

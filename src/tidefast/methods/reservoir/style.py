@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from tidefast.errors import how_to_install
 Extractor = Callable[[Tensor], Sequence[Tensor]]
 """From images to feature maps [batch, channels, ...], each image on its own."""
 
-EXTRACTORS = ("model", "vgg19")
+ExtractorName = Literal["model", "vgg19"]
 """Those that have a name."""
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -82,7 +82,7 @@ class ChannelMoments:
         return torch.stack(styles[:count])
 
 
-def extractor(style: str | Extractor, device: torch.device) -> Extractor | None:
+def extractor(style: ExtractorName | Extractor, device: torch.device) -> Extractor | None:
     """What turns images into feature maps; None for "model", where the adapted network does so itself."""
     if not isinstance(style, str):
         return style

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from tidefast.augment.colour import ColourAffineBlur, call_augmentation, require_augmentation
+from tidefast.augment.colour import ColourAffineBlur, call_augmentation
 from tidefast.core import losses
 from tidefast.core.arena import Arena
+from tidefast.core.constraints import NonNegative
 from tidefast.core.network import Network
 from tidefast.core.normalization import Statistics, is_normalization
 from tidefast.core.state import Field, State, Value
 from tidefast.core.step import Objective, Step
-from tidefast.core.validation import require_number
 from tidefast.methods.base import Method
 
 
@@ -28,20 +28,14 @@ class LayerRates(Method):
     each number by learning_rate x g / (|g| + 1e-8).
     """
 
-    learning_rate: float = 2e-4
+    learning_rate: NonNegative = 2e-4
     """Of the default optimiser, at a rate of 1."""
-    weight_decay: float = 0.0
+    weight_decay: NonNegative = 0.0
     """Of the default optimiser."""
-    consistency_weight: float = 0.01
+    consistency_weight: NonNegative = 0.01
     """Times the number of classes. At 0 there is no augmented view."""
     augment: Callable[..., Tensor] | None = None
     """A callable on a batch in [0, 1]; None: colour jitter, small affine motion, flip, slight blur and noise."""
-
-    def __post_init__(self) -> None:
-        require_number("learning_rate", self.learning_rate, 0.0)
-        require_number("weight_decay", self.weight_decay, 0.0)
-        require_number("consistency_weight", self.consistency_weight, 0.0)
-        require_augmentation(self.augment)
 
     def configure(self, model: nn.Module, statistics: Statistics) -> Sequence[str]:
         statistics.use_batch()

@@ -10,11 +10,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from tidefast.core.constraints import Count, NonNegative, Share
 from tidefast.core.network import Network
 from tidefast.core.normalization import Statistics, require_affine_names
 from tidefast.core.state import Field, State, Value
 from tidefast.core.step import Step
-from tidefast.core.validation import require_count, require_number
 from tidefast.methods.shared.teacher import MeanTeacher
 from tidefast.probes.held_statistics import HeldStatistics, exponential
 
@@ -163,23 +163,16 @@ class MemoryTeacher(MeanTeacher):
 
     symmetric: bool = False
     """Symmetric cross-entropy between student and teacher; False: that of the student under the teacher."""
-    capacity: int = 64
+    capacity: Count = 64
     """Of the bank, in images."""
-    statistics_momentum: float = 0.05
-    time_weight: float = 1.0
+    statistics_momentum: Share = 0.05
+    time_weight: NonNegative = 1.0
     """lambda_t: how much age counts against an image in the bank."""
-    uncertainty_weight: float = 1.0
+    uncertainty_weight: NonNegative = 1.0
     """lambda_u: how much uncertainty does."""
     reset_statistics: bool = False
     """Whether a policy's reset takes the statistics of its layers too; False: only `Adapter.reset` does, for the
     source's statistics on a corrupted stream would make ASR reset again at once."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_count("capacity", self.capacity)
-        require_number("statistics_momentum", self.statistics_momentum, 0.0, 1.0)
-        require_number("time_weight", self.time_weight, 0.0)
-        require_number("uncertainty_weight", self.uncertainty_weight, 0.0)
 
     def configure(self, model: nn.Module, statistics: Statistics) -> Sequence[str]:
         names = require_affine_names(model, type(self).__name__)

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tidefast.augment.colour import ColourAffine, call_augmentation, require_augmentation
+from tidefast.augment.colour import ColourAffine, call_augmentation
 from tidefast.core import losses
+from tidefast.core.constraints import Count, Positive, Share
 from tidefast.core.network import Network
 from tidefast.core.state import Field, State
 from tidefast.core.step import Objective, Step
-from tidefast.core.validation import require_choice, require_count, require_number
 from tidefast.methods.base import Method
 
 
@@ -24,25 +24,17 @@ class SoftLikelihood(Method):
     w_i = exp(diversity x certainty / temperature); samples less diverse than the batch's mean are dropped.
     """
 
-    probs_momentum: float = 0.9
+    probs_momentum: Share = 0.9
     """Of the moving average of class probabilities that diversity is measured against."""
-    temperature: float = 1 / 3
+    temperature: Positive = 1 / 3
     consistency: bool = True
     prior_correction: bool = True
     augment: Callable[..., Tensor] | None = None
     """A callable on a batch in [0, 1]; None: colour jitter, small affine motion and flip."""
-    batch_size: int | None = None
+    batch_size: Count | None = None
     """What the loss is divided by; None: the size of the batch at hand."""
-    objective: str = "entropy"
+    objective: losses.ObjectiveName = "entropy"
     """"come" puts the opinion entropy in the place of SLR; "entropy" leaves the loss as published."""
-
-    def __post_init__(self) -> None:
-        require_number("probs_momentum", self.probs_momentum, 0.0, 1.0)
-        require_number("temperature", self.temperature, 0.0, low_open=True)
-        require_choice("objective", self.objective, losses.OBJECTIVES)
-        if self.batch_size is not None:
-            require_count("batch_size", self.batch_size)
-        require_augmentation(self.augment)
 
     def fields(self, network: Network, num_classes: int) -> list[Field]:
         like = network.arena.values

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from tidefast.augment.colour import ColourAffineBlur, call_augmentation, require_augmentation
+from tidefast.augment.colour import ColourAffineBlur, call_augmentation
 from tidefast.core import losses
 from tidefast.core.arena import Arena
+from tidefast.core.constraints import Share
 from tidefast.core.network import Network
 from tidefast.core.normalization import Statistics
 from tidefast.core.state import Field, State
 from tidefast.core.step import Step
-from tidefast.core.validation import require_number
 from tidefast.methods.base import Method
 
 
@@ -26,16 +26,12 @@ class MeanTeacher(Method):
     Both are sets of parameters of one network; a reset takes the same layers of both.
     """
 
-    teacher_momentum: float = 0.999
+    teacher_momentum: Share = 0.999
     """m."""
     symmetric: bool = True
     """Symmetric cross-entropy, as published for ImageNet; False: that of the student under the teacher, for CIFAR."""
     augment: Callable[..., Tensor] | None = None
     """A callable on a batch in [0, 1]; None: colour jitter, small affine motion, flip, blur and noise."""
-
-    def __post_init__(self) -> None:
-        require_number("teacher_momentum", self.teacher_momentum, 0.0, 1.0)
-        require_augmentation(self.augment)
 
     def configure(self, model: nn.Module, statistics: Statistics) -> Sequence[str]:
         statistics.use_batch()

@@ -10,11 +10,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from tidefast.core.constraints import Count, CountOrZero
 from tidefast.core.network import START, Network
 from tidefast.core.normalization import Statistics
 from tidefast.core.source import SourceData
 from tidefast.core.state import Field, State
-from tidefast.core.validation import require_count
 from tidefast.methods.shared.kept import Kept
 from tidefast.methods.shared.teacher import MeanTeacher
 from tidefast.probes.features import Features
@@ -32,15 +32,10 @@ class WarmTeacher(MeanTeacher):
 
     prepared_with: ClassVar[tuple[str, ...]] = ("teacher_momentum", "symmetric", "warmup_samples", "warmup_passes")
 
-    warmup_samples: int = 50_000
+    warmup_samples: CountOrZero = 50_000
     """Images of the warm-up; 0: there is none."""
-    warmup_passes: int = 5
+    warmup_passes: Count = 5
     """The warm-up goes over the source data at most so often, however little of it there is."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_count("warmup_samples", self.warmup_samples, low=0)
-        require_count("warmup_passes", self.warmup_passes)
 
     def configure(self, model: nn.Module, statistics: Statistics) -> Sequence[str]:
         names = super().configure(model, statistics)

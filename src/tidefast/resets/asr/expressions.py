@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from tidefast.core.constraints import Share
 from tidefast.core.registry import Registry
-from tidefast.core.validation import require_number
 from tidefast.resets.asr.part import Part
 
 
@@ -127,13 +127,9 @@ class BareMomentum(Momentum):
 class ConstantMomentum(Momentum):
     """Always `value`, or 1 - mu0 without one; 1 holds the threshold where it starts."""
 
-    value: float | None = None
+    value: Share | None = None
 
     adapts: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        if self.value is not None:
-            require_number("value", self.value, 0.0, 1.0)
 
     def of(self, inconsistency: float, mu0: float, /) -> float:
         return 1.0 - mu0 if self.value is None else self.value

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tidefast.core.constraints import PositiveShare
 from tidefast.core.registry import Registry
-from tidefast.core.validation import require_number
 from tidefast.resets.asr.part import Part
 
 
@@ -35,10 +35,7 @@ class Proportional(Extent):
 class Fixed(Extent):
     """Always the same share."""
 
-    part: float = 0.5
-
-    def __post_init__(self) -> None:
-        require_number("part", self.part, 0.0, 1.0, low_open=True)
+    part: PositiveShare = 0.5
 
     def share(self, excess: float, r0: float, lambda_r: float) -> float:
         return self.part

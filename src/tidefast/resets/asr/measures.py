@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+from annotated_types import Ge, Interval
 from torch import Tensor
 
 from tidefast.core import losses
@@ -12,7 +14,6 @@ from tidefast.core.network import Network
 from tidefast.core.registry import Registry
 from tidefast.core.source import SourceData
 from tidefast.core.step import Step
-from tidefast.core.validation import require_count, require_number
 from tidefast.resets.asr.part import Part
 
 PROBE = "asr_probe"
@@ -67,10 +68,7 @@ class MeanOfSoftmax(Measure):
 class WithoutLargest(Measure):
     """Like softmax-of-mean, without the logits of the largest magnitude in the batch: `share` of them, at least one."""
 
-    share: float = 0.1
-
-    def __post_init__(self) -> None:
-        require_number("share", self.share, 0.0, 0.9)
+    share: Annotated[float, Interval(ge=0.0, le=0.9)] = 0.1
 
     def of(self, logits: Tensor) -> Tensor:
         return losses.trimmed_concentration(logits, max(1, round(self.share * logits.numel())))
@@ -85,10 +83,7 @@ class Spread(Measure):
     its mean stays. Lengths become c m^p with one exponent p for the batch, so they stay positive and keep their order.
     """
 
-    factor: float = 15.0
-
-    def __post_init__(self) -> None:
-        require_number("factor", self.factor, 1.0)
+    factor: Annotated[float, Ge(1.0)] = 15.0
 
     def of(self, logits: Tensor) -> Tensor:
         return losses.concentration(spread(logits, self.factor))
@@ -103,11 +98,8 @@ class Probe(Measure):
     those of after the step's update.
     """
 
-    images: int = 64
+    images: Annotated[int, Ge(2)] = 64
     """At most so many: with fewer images than classes, one of each of so many classes."""
-
-    def __post_init__(self) -> None:
-        require_count("images", self.images, low=2)
 
     @property
     def needs_source(self) -> str:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar, overload
 
+from tidefast.core.constraints import Constrained
 from tidefast.core.registry import Registry
 
 Spelled: TypeAlias = str | Mapping[str, Any]
@@ -13,7 +14,7 @@ Spelled: TypeAlias = str | Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class Part(Constrained):
     """Base of all parts: a frozen dataclass of options that holds no state."""
 
     name: ClassVar[str] = ""

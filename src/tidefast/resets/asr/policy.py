@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from tidefast.core.arena import Rounding, Unit
+from tidefast.core.constraints import NonNegative, Positive, Share
 from tidefast.core.network import Network
 from tidefast.core.source import SourceData
 from tidefast.core.state import Field, State
 from tidefast.core.step import Step
-from tidefast.core.validation import require_choice, require_number
 from tidefast.resets.asr import accumulations, expressions, extents, measures, triggers
 from tidefast.resets.asr.accumulations import Accumulation
 from tidefast.resets.asr.expressions import Momentum, Strength
@@ -49,18 +49,18 @@ class ASR(Reset):
 
     prepared_with: ClassVar[tuple[str, ...]] = ("measure_settings",)
 
-    alpha0: float = 0.5
+    alpha0: Positive = 0.5
     """C-bar starts at -ln(alpha0 x classes): the larger, the sooner the first reset can come."""
-    mu0: float = 0.15
+    mu0: Share = 0.15
     """Range of the momentum of C-bar."""
-    lambda0: float = 5.0
+    lambda0: NonNegative = 5.0
     """Largest weight of the recovery term; 0 turns recovery off."""
-    r0: float = 0.5
+    r0: Share = 0.5
     """Smallest share of layers that a reset takes."""
-    lambda_r: float = 20.0
+    lambda_r: NonNegative = 20.0
     """How fast the share grows with the excess of concentration."""
-    mu_fisher: float = 0.9
-    mu_theta: float = 0.9
+    mu_fisher: Share = 0.9
+    mu_theta: Share = 0.9
     measure: Chosen[Measure] = Chosen(measures.registry, Measure, "softmax-of-mean")
     """How concentrated predictions are: softmax-of-mean, mean-of-softmax, without-largest, spread, probe."""
     when: Chosen[Trigger] = Chosen(triggers.registry, Trigger, "adaptive")
@@ -86,21 +86,6 @@ class ASR(Reset):
     """Statistics under which the source model answers when phi is measured."""
     clear_optimizer: bool = True
     """Whether a reset forgets the optimiser's moments, of all layers."""
-
-    def __post_init__(self) -> None:
-        require_number("alpha0", self.alpha0, 0.0, low_open=True)
-        require_number("mu0", self.mu0, 0.0, 1.0)
-        require_number("lambda0", self.lambda0, 0.0)
-        require_number("r0", self.r0, 0.0, 1.0)
-        require_number("lambda_r", self.lambda_r, 0.0)
-        require_number("mu_fisher", self.mu_fisher, 0.0, 1.0)
-        require_number("mu_theta", self.mu_theta, 0.0, 1.0)
-        require_choice("target", self.target, ("live", "anchor"))
-        require_choice("unit", self.unit, ("layer", "tensor"))
-        require_choice("rounding", self.rounding, ("nearest", "ceil-kept"))
-        require_choice("fisher", self.fisher, ("unsupervised", "total"))
-        require_choice("accumulator_init", self.accumulator_init, ("first", "zero"))
-        require_choice("source_stats", self.source_stats, ("batch", "running"))
 
     @classmethod
     def paper(cls, **changes: Any) -> ASR:

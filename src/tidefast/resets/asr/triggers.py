@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from tidefast.core.constraints import Count, Positive
 from tidefast.core.registry import Registry
-from tidefast.core.validation import require_count, require_number
 from tidefast.resets.asr.part import Part
 
 
@@ -35,11 +35,7 @@ class Adaptive(Trigger):
 
     delay: float = 0.0
     """epsilon: how far C_t must be above the threshold."""
-    factor: float = 1.0
-
-    def __post_init__(self) -> None:
-        require_number("delay", self.delay)
-        require_number("factor", self.factor, 0.0, low_open=True)
+    factor: Positive = 1.0
 
     def fires(self, concentration: float, threshold: float, steps: int) -> bool:
         return concentration > self.factor * threshold + self.delay
@@ -50,12 +46,9 @@ class Adaptive(Trigger):
 class Interval(Trigger):
     """Every T steps, whatever the predictions."""
 
-    every: int = 1000
+    every: Count = 1000
 
     watches: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        require_count("every", self.every)
 
     def fires(self, concentration: float, threshold: float, steps: int) -> bool:
         return steps >= self.every
