@@ -266,6 +266,7 @@ def test_tensorboard_gets_the_scalars(tmp_path):
 # -- kill -9 ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bits(finished, tmp_path):
     command = [sys.executable, "-m", "tidefast", "run", "--stream", "drift", "--method", "eta:similarity_margin=0.4"]
     command += ["--reset", "asr", "--optimizer", "adam:lr=1e-3", "--steps", "12", "--batch", "8", "--seed", "43"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -169,6 +170,7 @@ def read_all(folder: str, marks: str) -> None:
     sys.stdout.write(" ".join(str(cached.pixels(k).images.astype(np.int64).sum()) for k in range(40)))
 
 
+@pytest.mark.slow
 def test_processes_at_once_share_the_work(folder, tmp_path):
     marks = tmp_path / "marks"
     code = "import sys; sys.path.insert(0, sys.argv[1]); import test_cached_streams as t; t.read_all(*sys.argv[2:])"
@@ -198,26 +200,29 @@ def test_a_damaged_file_is_made_again(folder, cut):
     assert counted.made == []
 
 
-@pytest.fixture
-def tiny_disk(tmp_path):
+@contextlib.contextmanager
+def tiny_disk():
     """Files of this process cannot grow beyond 1 kB: the system refuses, as it does when a disk is full."""
     import resource
     import signal
 
     before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    yield lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1024, before[1]))
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    signal.signal(signal.SIGXFSZ, handler)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
 
 
-def test_when_the_disk_is_full_what_was_kept_is_given_back(folder, tiny_disk):
+def test_when_the_disk_is_full_what_was_kept_is_given_back(folder):
     cached, other = CachedStream(small(), folder), CachedStream(small(), folder)
     cached.pixels(0)
-    tiny_disk()
-    for k in range(1, 4):
-        assert_same(cached.pixels(k), small().pixels(k))
-        assert not folder.exists()
-    assert_same(other.pixels(0), small().pixels(0))
+    with tiny_disk():
+        for k in range(1, 4):
+            assert_same(cached.pixels(k), small().pixels(k))
+            assert not folder.exists()
+        assert_same(other.pixels(0), small().pixels(0))
     assert not folder.exists()
 
 

@@ -255,6 +255,7 @@ class Dozy(torch.nn.Module):
 """
 
 
+@pytest.mark.slow
 def test_a_killed_measurement_goes_on_in_another_process_to_the_same_bits(tmp_path: Path, monkeypatch):
     (tmp_path / "dozy.py").write_text(DOZY)
     monkeypatch.syspath_prepend(tmp_path)

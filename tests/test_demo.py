@@ -79,6 +79,7 @@ def test_fresh_does_it_again_and_deletes_nothing_else(finished, tmp_path):
     assert (out / "notes.txt").read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_cleanly_with_a_report_and_loses_nothing(tmp_path):
     out = tmp_path / "interrupted"
     command = [sys.executable, "-m", "tidefast", "demo", "--steps", "2000", "--batch", "8", "--out", str(out)]

@@ -540,6 +540,7 @@ def test_a_name_is_short_and_printable(fleet, name):
         fleet[name]
 
 
+@pytest.mark.slow
 def test_thousands_of_streams(tmp_path):
     """2,000 streams of a tiny network, 50 of them in memory; each stays itself."""
     torch.manual_seed(0)

@@ -250,6 +250,7 @@ def test_several_come_in_one_file_with_a_summary_first(tiny, finished, tmp_path,
     assert "figure overview: no data" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_figure_is_drawn_by_its_analysis_also_after_ctrl_c(tmp_path, monkeypatch, capsys):
     runs, drawn = tmp_path / "runs", tmp_path / "drawn"
     command = ["reproduce", "fig:C_t_vs_acc", "--runs", str(runs), "--figures", str(drawn), "--jobs", "1"]

@@ -536,7 +536,7 @@ def test_vgg19_gives_the_outputs_of_its_second_to_fourth_convolution(monkeypatch
     with pytest.raises(OSError, match="style='model'"):
         adapter(style="vgg19")
     monkeypatch.setitem(sys.modules, "torchvision.models", None)
-    with pytest.raises(ImportError, match=r"tidefast\[vision\]"):
+    with pytest.raises(ImportError, match=r"'\.\[vision\]'"):
         adapter(style="vgg19")
 
 

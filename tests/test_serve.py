@@ -834,6 +834,7 @@ def _no_space(*arguments, **options):
 PICTURES = np.random.default_rng(1).integers(0, 256, (8, 6, 32, 32, 3), dtype=np.uint8)
 
 
+@pytest.mark.slow
 def test_a_restart_goes_on_bit_for_bit_and_a_kill_loses_no_stream(tmp_path):
     adapter = tidefast.adapt(
         models.load("bundled-resnet"), "roid", reset="asr", optimizer=lambda p: torch.optim.Adam(p, lr=1e-3)

@@ -141,6 +141,7 @@ def running(pid: int) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_a_killed_generation_goes_on_with_other_processes_to_the_same_bytes(tmp_path: Path):
     settings = ["--matrix", "synthetic", "--speed", "60", "--images-per-shard", "180"]
     script = tmp_path / "run.py"
@@ -170,6 +171,7 @@ def test_a_killed_generation_goes_on_with_other_processes_to_the_same_bytes(tmp_
     assert not list(killed.glob(".*.tmp"))
 
 
+@pytest.mark.slow
 def test_what_goes_wrong_in_a_worker_is_told():
     with pytest.raises(ValueError, match="invalid literal"):
         list(mapped(operator.call, int, ["1", "x"], workers=1))

@@ -638,6 +638,7 @@ def test_leaving_the_loop_ends_the_workers():
     assert all(map(gone, started))
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_an_error_that_names_the_batch():
     ahead = make("drift", BUNDLED, steps=500).batches(start=5, workers=2)
     assert next(ahead).index == 5
@@ -692,6 +693,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_workers_and_none_outlives_its_parent(tmp_path: Path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)

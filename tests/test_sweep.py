@@ -78,12 +78,14 @@ def test_a_worker_makes_its_model_once(tmp_path, marks):
     assert len(set(makers)) == len(makers)
 
 
+@pytest.mark.slow
 def test_a_lost_worker_is_replaced(tmp_path, marks):
     grid = {**GRID, "model": "test_sweep:deadly_model", "steps": 2}
     bits(bench.sweep(grid, tmp_path / "runs", jobs=1, threads=1, retries=3))
     assert marks.stat().st_size == 2
 
 
+@pytest.mark.slow
 def test_what_always_kills_its_worker_is_given_up(tmp_path, marks):
     grid = {**GRID, "model": "test_sweep:deadly_model", "steps": 2, "seed": 43, "method": "source"}
     outcomes = bench.sweep(grid, tmp_path / "runs", jobs=1, threads=1, retries=0)
@@ -104,6 +106,7 @@ def test_the_watcher_sees_everything_finished(tmp_path):
     assert [(p.seen, p.total, p.finished) for p in seen[-1]] == [(2, 2, True)] * 4
 
 
+@pytest.mark.slow
 def test_ctrl_c_loses_nothing(tmp_path):
     """A real process, interrupted in the middle of its runs: they stop at a batch, with its snapshot."""
     (tmp_path / "grid.yaml").write_text(yaml.safe_dump({**GRID, "steps": 400}))
@@ -134,10 +137,12 @@ def test_ctrl_c_loses_nothing(tmp_path):
     assert any(run.batches % 10 for run in begun) or len(begun) == 1
 
 
+@pytest.mark.slow
 def test_embedded_ray_gives_the_same_bits(tmp_path, expected):
     assert bits(bench.sweep(GRID, tmp_path / "runs", jobs=2, threads=1, backend="ray")) == expected
 
 
+@pytest.mark.slow
 def test_a_cluster_that_loses_a_node_gives_the_same_bits(tmp_path, expected):
     """Three nodes on one machine; one dies while it runs an experiment, which another takes up from its snapshot."""
     import ray

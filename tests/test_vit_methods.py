@@ -423,6 +423,7 @@ def test_a_run_is_saved_and_continued(method, tmp_path):
     assert torch.equal(one.network.arena.values, two.network.arena.values)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of the compiler's own
 @pytest.mark.parametrize("method", [methods.CMAE(uncertainty_views=2), methods.REM()], ids=["cmae", "rem"])
 def test_a_compiled_transformer_adapts_like_the_eager_one(method):
