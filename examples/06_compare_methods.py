@@ -10,8 +10,8 @@ import tempfile
 from pathlib import Path
 
 from tidefast import bench
+from tidefast.report.arrangement import Arrangement, read
 from tidefast.report.comparison import Comparison
-from tidefast.report.entries import Arrangement, read
 from tidefast.report.formats import render
 
 GRID = {

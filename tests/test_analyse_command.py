@@ -10,11 +10,11 @@ import torch
 
 from tidefast import cli
 from tidefast.bench import Experiment, assembly, run
-from tidefast.commands import studies
+from tidefast.commands import paper_runs
+from tidefast.paper import published
 from tidefast.paper.analyses import registry
-from tidefast.paper.reproduction import figures
-from tidefast.paper.setting import Full, Mini
-from tidefast.report import paper
+from tidefast.paper.reproduction import targets
+from tidefast.paper.scale import Full, Mini
 
 RESETS = ("never", "periodic:every=8", "asr")
 
@@ -96,7 +96,7 @@ def test_a_folder_without_runs_is_an_error(what, tmp_path, capsys):
 
 
 def test_without_a_folder_it_takes_the_runs_it_needs_references_too(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(studies, "setting", lambda options: Tiny())
+    monkeypatch.setattr(paper_runs, "setting", lambda options: Tiny())
     for one in registry.get("resets")().experiments(Tiny()):
         run(one, tmp_path / "runs" / one.key, batches=tmp_path / "batches")
     assert cli.main(["analyse", "resets", "--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]) == 0
@@ -117,9 +117,9 @@ def test_every_analysis_has_a_title_and_a_counterpart_in_the_paper(name):
     assert any(kind in ("table", "figure") for kind, _ in kinds)
     for kind, which in kinds:
         if kind == "table":
-            assert paper.table(int(which)).number == int(which)
+            assert published.table(int(which)).number == int(which)
         elif kind == "figure":
-            assert which in figures.LABELS
+            assert which in targets.LABELS
 
 
 @pytest.mark.parametrize("name", registry.names())
@@ -132,18 +132,20 @@ def test_every_analysis_knows_what_to_run_at_every_scale(name, setting):
 
 
 def test_every_figure_with_data_has_its_analysis():
-    assert set(figures.by_figure()) == set(figures.LABELS) - {figures.DIAGRAM}
+    assert set(targets.by_figure()) == set(targets.LABELS) - {targets.DIAGRAM}
 
 
 def test_another_network_and_other_images_take_the_place_of_the_bundled_ones():
     parser = argparse.ArgumentParser()
-    studies.arguments(parser)
-    setting = studies.setting(parser.parse_args(["--model", "mynets:small", "--data", "photos"]))
+    paper_runs.arguments(parser)
+    setting = paper_runs.setting(parser.parse_args(["--model", "mynets:small", "--data", "photos"]))
     experiment = setting.experiment(setting.ccc("hard"), "ETA", "ASR")
     assert experiment.model.name == "mynets:small"
     assert experiment.stream.options["data"] == "photos"
-    assert studies.setting(parser.parse_args([])).experiment(setting.ccc("hard"), "ETA").model.name == "bundled-resnet"
+    assert (
+        paper_runs.setting(parser.parse_args([])).experiment(setting.ccc("hard"), "ETA").model.name == "bundled-resnet"
+    )
     with pytest.raises(ValueError, match="--data goes with --mini"):
-        studies.setting(parser.parse_args(["--full", "--data", "photos"]))
+        paper_runs.setting(parser.parse_args(["--full", "--data", "photos"]))
     with pytest.raises(ValueError, match="--imagenet goes with --full"):
-        studies.setting(parser.parse_args(["--imagenet", "val"]))
+        paper_runs.setting(parser.parse_args(["--imagenet", "val"]))

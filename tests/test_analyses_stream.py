@@ -13,14 +13,14 @@ import pytest
 from tidefast.bench import Experiment, metrics, run
 from tidefast.bench.ledger import Ledger, Row
 from tidefast.bench.results import EXPERIMENT, RESULT, Run, load
-from tidefast.paper import aftermath, boundaries, naming, timeline
+from tidefast.paper import domain_order, naming, reset_effects, timeline
 from tidefast.paper.analyses import registry, stability
 from tidefast.paper.analyses.collapse import Collapse
 from tidefast.paper.analyses.dynamics import Dynamic
 from tidefast.paper.analyses.resets import Resets
 from tidefast.paper.analyses.stability import Stability
-from tidefast.paper.setting import Mini
-from tidefast.paper.strokes import marked, strokes
+from tidefast.paper.figure import marked, strokes
+from tidefast.paper.scale import Mini
 
 NAMES = ("collapse", "dynamics", "resets", "stability")
 RDUMB = {"name": "periodic", "every": 20}
@@ -156,18 +156,18 @@ def test_what_cannot_be_compared_is_not(tmp_path):
 
 
 def test_accuracy_around_a_reset_ends_at_its_neighbours():
-    rows = aftermath.aligned(np.arange(30.0), np.array([4, 24]))
-    assert rows[0, : aftermath.BEFORE].tolist()[-6:] == pytest.approx([math.nan, 0, 1, 2, 3, 4], nan_ok=True)
-    assert rows[0, aftermath.BEFORE :][:21].tolist() == pytest.approx([*range(5, 25), math.nan], nan_ok=True)
-    assert rows[1, : aftermath.BEFORE].tolist() == [*range(15, 25)]
-    assert np.isfinite(rows[1, aftermath.BEFORE :]).sum() == 5
+    rows = reset_effects.aligned(np.arange(30.0), np.array([4, 24]))
+    assert rows[0, : reset_effects.BEFORE].tolist()[-6:] == pytest.approx([math.nan, 0, 1, 2, 3, 4], nan_ok=True)
+    assert rows[0, reset_effects.BEFORE :][:21].tolist() == pytest.approx([*range(5, 25), math.nan], nan_ok=True)
+    assert rows[1, : reset_effects.BEFORE].tolist() == [*range(15, 25)]
+    assert np.isfinite(rows[1, reset_effects.BEFORE :]).sum() == 5
 
 
 def test_the_mean_around_resets_needs_half_of_them():
-    rows = np.full((4, aftermath.BEFORE + aftermath.AFTER), np.nan)
+    rows = np.full((4, reset_effects.BEFORE + reset_effects.AFTER), np.nan)
     rows[:, :5] = [[0.1], [0.3], [0.3], [0.5]]
     rows[0, 5:10] = 0.9
-    mean, error, count = aftermath.mean_around(rows)
+    mean, error, count = reset_effects.mean_around(rows)
     assert mean[0] == pytest.approx(0.3)
     assert error[0] == pytest.approx(np.std([0.1, 0.3, 0.3, 0.5], ddof=1) / 2)
     assert math.isnan(mean[1])
@@ -179,7 +179,9 @@ def test_what_chance_makes_is_what_resets_without_effect_show():
     shares = rng.binomial(16, 0.6, batches) / 16
     at = np.arange(19, batches - 1, 20)
     seen = np.abs(metrics.reset_effects(shares, at).change).mean()
-    chance = aftermath.by_chance(aftermath.aligned(shares, at), aftermath.aligned(np.full(batches, 16.0), at))
+    chance = reset_effects.by_chance(
+        reset_effects.aligned(shares, at), reset_effects.aligned(np.full(batches, 16.0), at)
+    )
     assert chance.mean() == pytest.approx(seen, rel=0.03)  # ten thousand resets: four standard errors
 
 
@@ -262,7 +264,7 @@ def stepping(size: float) -> tuple[list[str], np.ndarray]:
 
 def test_abrupt_is_what_is_rare_within_domains():
     domains, concentration = stepping(0.5)
-    found = boundaries.dynamics_of(domains, concentration, np.array([31, 64, 65, 100]))
+    found = domain_order.dynamics_of(domains, concentration, np.array([31, 64, 65, 100]))
     assert [(one.batch, one.kind, one.reset) for one in found.boundaries] == [
         (30, "rise", True),
         (60, "decline", True),
@@ -271,12 +273,12 @@ def test_abrupt_is_what_is_rare_within_domains():
     assert found.boundaries[0].change == pytest.approx(0.49)
     assert found.near_rate == pytest.approx(2 / 15)
     assert found.far_rate == pytest.approx(2 / 105)
-    assert not boundaries.dynamics_of(*stepping(0.005), np.array([], int)).of("rise")
+    assert not domain_order.dynamics_of(*stepping(0.005), np.array([], int)).of("rise")
 
 
 def test_the_usual_change_is_measured_within_domains_only():
     domains, concentration = stepping(100.0)
-    assert boundaries.dynamics_of(domains, concentration, np.array([], int)).usual < 0.02
+    assert domain_order.dynamics_of(domains, concentration, np.array([], int)).usual < 0.02
 
 
 @pytest.mark.parametrize(("after", "said"), [(31, "holds"), (50, "does not hold")])
@@ -293,7 +295,7 @@ def test_dynamics_says_whether_rises_set_off_resets(tmp_path, after, said):
     finding = Dynamic().evaluate([one])
     assert f"set off a reset {said} here" in " ".join(finding.remarks)
     assert table(finding, 1)["fog, snow"]["abrupt"] == "rise"
-    assert table(finding, 1)["fog, snow"][f"reset within {boundaries.NEAR}"] == ("yes" if after == 31 else "no")
+    assert table(finding, 1)["fog, snow"][f"reset within {domain_order.NEAR}"] == ("yes" if after == 31 else "no")
 
 
 def test_dynamics_wants_boundaries_with_something_between_them(tmp_path):

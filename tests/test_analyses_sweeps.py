@@ -16,12 +16,11 @@ from torch import nn
 from tidefast.bench import Experiment, run
 from tidefast.bench.results import RESULT, Run, load
 from tidefast.core.specification import Specification
-from tidefast.paper import stopwatch, varied
+from tidefast.paper import footprint, parameter_curves
 from tidefast.paper.analyses import registry
-from tidefast.paper.analysis import Finding, accuracy
-from tidefast.paper.launch import StudyError
-from tidefast.paper.policies import asr_of
-from tidefast.paper.setting import Mini
+from tidefast.paper.analysis import Finding
+from tidefast.paper.scale import Mini
+from tidefast.paper.study import StudyError, accuracy, asr_of
 
 STEPS = 60
 PROBE = "asr:measure=probe:images=20,momentum=constant:value=1.0"
@@ -170,7 +169,7 @@ def test_only_seeds_that_all_numbers_have_are_averaged(runs, tmp_path):
     base, other = by_reset(runs, "asr"), by_reset(runs, "asr:r0=1")
     more = altered(base, tmp_path / "seed44", accuracy=1.0)
     more = dataclasses.replace(more, experiment=dataclasses.replace(base.experiment, seed=44))
-    (line,) = varied.lines(
+    (line,) = parameter_curves.lines(
         [base, more, other],
         lambda one: asr_of(one.experiment).r0,
         lambda one: {"reset": dataclasses.replace(one.reset, options={})},
@@ -180,11 +179,13 @@ def test_only_seeds_that_all_numbers_have_are_averaged(runs, tmp_path):
 
 def test_the_error_of_a_change_is_that_of_blocks_of_the_same_images(runs):
     one, other = by_reset(runs, "asr"), by_reset(runs, "never")
-    gain = (one.steps["correct"] - other.steps["correct"]).reshape(-1, varied.BLOCK).sum(1) / (8 * varied.BLOCK)
-    found = varied.change([one], [other])
+    gain = (one.steps["correct"] - other.steps["correct"]).reshape(-1, parameter_curves.BLOCK).sum(1) / (
+        8 * parameter_curves.BLOCK
+    )
+    found = parameter_curves.change([one], [other])
     assert found.points == pytest.approx(100 * gain.mean())
     assert found.error == pytest.approx(100 * gain.std(ddof=1) / math.sqrt(len(gain)))
-    assert math.isnan(varied.change([one], [by_reset(runs, "asr", 4)]).error)
+    assert math.isnan(parameter_curves.change([one], [by_reset(runs, "asr", 4)]).error)
 
 
 @pytest.mark.parametrize("name", ["variance", "false-positives", "batch-size", "sensitivity"])
@@ -206,7 +207,7 @@ def test_cost_takes_times_from_runs_of_other_networks(runs):
 
 def test_asr_holds_four_numbers_more_for_each_that_adapts_and_fewer_without_recovery(runs):
     chosen = [by_reset(runs, reset).experiment for reset in ("never", "asr", "asr-no-recovery")]
-    plain, ours, less = stopwatch.weigh(chosen, batch=8, rounds=2)
+    plain, ours, less = footprint.weigh(chosen, batch=8, rounds=2)
     assert plain.trainable == ours.trainable == 2 * (8 + 16)
     assert ours.held - plain.held == 4 * ours.trainable
     assert less.held == plain.held

@@ -14,10 +14,10 @@ from tidefast.bench import Experiment, Run, find, load, metrics
 from tidefast.bench.ledger import Ledger, Row
 from tidefast.bench.runner import run as run_experiment
 from tidefast.core.specification import Specification
-from tidefast.paper import segments
+from tidefast.paper import domain_order
 from tidefast.paper.analyses import registry
-from tidefast.paper.lineup import lineup
-from tidefast.paper.setting import Full, Mini
+from tidefast.paper.naming import lineup
+from tidefast.paper.scale import Full, Mini
 
 OURS = ("groups", "imbalance", "measures", "proximity", "recovery", "schedules")
 Batch = tuple[str, int, int]
@@ -179,7 +179,7 @@ def test_segments_of_a_schedule(write: Write, tmp_path: Path):
         write(experiment(stream, reset), [(domain, visit, correct - 4 * visit) for domain, visit in order])
         for reset, correct in (("periodic", 8), ("asr", 9))
     ]
-    found = segments.segments(runs[0])
+    found = domain_order.segments(runs[0])
     assert [(one.domain, one.visit, one.batches) for one in found] == [
         *[("fog", 0, 2), ("snow", 0, 1), ("snow", 1, 1)],
         *[("fog", 1, 1), ("snow", 1, 1), ("fog", 1, 1)],

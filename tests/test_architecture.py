@@ -61,6 +61,21 @@ def test_a_part_imports_only_what_lies_below_it(part: str, path: Path):
         assert RANK[other] < RANK[part], f"{part} imports {other}"
 
 
+@pytest.mark.parametrize(("part", "path"), parts(), ids=lambda value: "/".join(Path(value).parts[-2:]))
+def test_only_commands_import_what_only_this_paper_needs(part: str, path: Path):
+    """Functions and type-checking blocks included."""
+    if part in ("paper", "commands"):
+        return
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Import):
+            names = {alias.name for alias in node.names}
+        else:
+            continue
+        assert not any(f"{name}.".startswith("tidefast.paper.") for name in names), f"{path} imports {names}"
+
+
 def test_the_core_needs_neither_torchvision_nor_timm_nor_sklearn():
     import subprocess
     import sys

@@ -12,7 +12,8 @@ import pytest
 
 from tidefast.commands import paper as command
 from tidefast.errors import UnknownNameError
-from tidefast.report import formats, paper
+from tidefast.paper import published
+from tidefast.report import formats
 
 NUMBERS = range(1, 38)
 
@@ -25,19 +26,19 @@ def run(capsys, *arguments: str) -> str:
 
 
 def value(table: int, method: str, column: str) -> float:
-    return paper.table(table).row(method).cells[column].value
+    return published.table(table).row(method).cells[column].value
 
 
 def test_there_are_37_tables_in_order():
-    assert [table.number for table in paper.tables()] == list(NUMBERS)
-    assert len({table.id for table in paper.tables()}) == 37
-    assert sum(len(row.cells) for table in paper.tables() for row in table.rows) == 3879
+    assert [table.number for table in published.tables()] == list(NUMBERS)
+    assert len({table.id for table in published.tables()}) == 37
+    assert sum(len(row.cells) for table in published.tables() for row in table.rows) == 3879
 
 
 @pytest.mark.parametrize("format_", formats.FORMATS)
 def test_every_table_can_be_written(format_):
     for number in NUMBERS:
-        sheet = paper.table(number).sheet()
+        sheet = published.table(number).sheet()
         written = formats.render([sheet], format_)
         for row in sheet.rows:
             for cell in row.cells:
@@ -51,19 +52,19 @@ def test_known_numbers_are_there():
     assert value(4, "ROID + ASR", "ccc_hard") == 22.21
     assert value(33, "eta+asr", "visit20") == 39.10
     assert value(10, "roid", "seconds_per_batch") == 0.125
-    assert paper.table(5).row("ROID").cells["C_t"].text == "no"
-    assert paper.table(15).row("Medium").cells["corruptions"].value.count(",") == 12
+    assert published.table(5).row("ROID").cells["C_t"].text == "no"
+    assert published.table(15).row("Medium").cells["corruptions"].value.count(",") == 12
 
 
 def test_gray_and_bold_are_kept():
-    cells = paper.table("main").row("ETA").cells
+    cells = published.table("main").row("ETA").cells
     assert cells["ccc_hard"].collapsed
     assert not cells["ccc_easy"].collapsed
-    assert paper.table("main").row("ROID + ASR").cells["ccc_hard"].best
+    assert published.table("main").row("ROID + ASR").cells["ccc_hard"].best
 
 
 def test_gray_cells_lie_below_the_source():
-    table = paper.table(4)
+    table = published.table(4)
     source = table.row("Source").cells
     for row in table.rows:
         for key, cell in row.cells.items():
@@ -72,7 +73,7 @@ def test_gray_cells_lie_below_the_source():
 
 @pytest.mark.parametrize("number", [28, 29, 30, 31, 32, 33, 34, 35, 36, 37])
 def test_printed_means_and_deviations_follow_from_the_cells(number):
-    for row in paper.table(number).rows:
+    for row in published.table(number).rows:
         values = np.array([cell.value for key, cell in row.cells.items() if key != "mean"])
         assert row.cells["mean"].value == pytest.approx(values.mean(), abs=0.0151), row.method
         assert row.cells["mean"].std == pytest.approx(values.std(), abs=0.0601), row.method
@@ -80,9 +81,9 @@ def test_printed_means_and_deviations_follow_from_the_cells(number):
 
 def test_the_main_tables_repeat_the_appendix():
     for level, number in (("easy", 28), ("medium", 29), ("hard", 30)):
-        for row in paper.table(1).rows:
+        for row in published.table(1).rows:
             assert row.cells[level].value == pytest.approx(value(number, row.method, "mean"), abs=0.011)
-        for row in paper.table(4).rows:
+        for row in published.table(4).rows:
             assert row.cells[f"ccc_{level}"].value == pytest.approx(value(number, row.method, "mean"), abs=0.011)
 
 
@@ -94,7 +95,7 @@ def test_anomalies_are_printed_below(capsys):
 
 def test_the_list_names_every_table(capsys):
     said = run(capsys)
-    for table in paper.tables():
+    for table in published.tables():
         assert table.id in said
         assert table.title in said
     assert "214 batches with RDumb, 32 with ASR" in said
@@ -148,4 +149,4 @@ def test_bad_requests_are_refused_in_one_line(capsys, arguments, said):
 
 def test_an_unknown_table_is_an_unknown_name():
     with pytest.raises(UnknownNameError):
-        paper.table(0)
+        published.table(0)

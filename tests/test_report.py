@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidefast import report
-from tidefast.report import axes, curves, heatmap, markup, png, standing
+from tidefast.report import axes, curves, headline, heatmap, markup, png
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
@@ -222,8 +222,8 @@ def test_smooth_accuracy_is_the_mean_around_each_batch(values, window):
 def test_one_class_alone_counts_as_one_class_in_use():
     counts = np.zeros((5, 10), np.int64)
     counts[:, 3] = 64
-    assert standing.effective_classes(counts) == 1.0
-    assert standing.effective_classes(np.full((5, 10), 6)) == pytest.approx(10.0)
+    assert headline.effective_classes(counts) == 1.0
+    assert headline.effective_classes(np.full((5, 10), 6)) == pytest.approx(10.0)
 
 
 @given(st.integers(1, 300), st.integers(0, 200))

@@ -16,17 +16,15 @@ import pytest
 from tidefast import cli, streams
 from tidefast.bench import assembly
 from tidefast.bench.results import RESULT
-from tidefast.commands import bar, studies
+from tidefast.commands import bar, paper_runs
 from tidefast.errors import UnknownNameError
-from tidefast.paper import launch, reproduction
-from tidefast.paper.reproduction import figures, layout, needs, settings
-from tidefast.paper.reproduction.claims import Agreement, Claim, agreement, judge
-from tidefast.paper.reproduction.estimate import Clock
-from tidefast.paper.reproduction.lines import lines
+from tidefast.paper import published, reproduction, study
+from tidefast.paper.reproduction import catalogue, outcome, settings, targets
+from tidefast.paper.reproduction.catalogue import Clock
+from tidefast.paper.reproduction.claims import CLAIMS, Agreement, Claim, agreement, judge
 from tidefast.paper.reproduction.quantity import Value
-from tidefast.paper.reproduction.stated import CLAIMS
-from tidefast.paper.setting import Full, Mini
-from tidefast.report import paper
+from tidefast.paper.reproduction.rows import lines
+from tidefast.paper.scale import Full, Mini
 
 
 class Tiny(Mini):
@@ -39,21 +37,21 @@ class Tiny(Mini):
 
 @pytest.fixture
 def tiny(monkeypatch):
-    monkeypatch.setattr(studies, "setting", lambda options: Tiny())
+    monkeypatch.setattr(paper_runs, "setting", lambda options: Tiny())
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory) -> Path:
     """A folder with the runs of table 24."""
     folder = tmp_path_factory.mktemp("runs")
-    launch.obtain(reproduction.plan(24, Tiny()).experiments, folder, jobs=1, threads=1)
+    study.obtain(reproduction.plan(24, Tiny()).experiments, folder, jobs=1, threads=1)
     return folder
 
 
 # -- everything is known ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("table", paper.tables(), ids=lambda table: table.id)
+@pytest.mark.parametrize("table", published.tables(), ids=lambda table: table.id)
 def test_every_table_is_known_by_number_and_id(table):
     for name in (f"table {table.number}", f"tab:{table.id.replace('-', '_')}"):
         (target,) = reproduction.chosen([name], Mini())
@@ -61,12 +59,12 @@ def test_every_table_is_known_by_number_and_id(table):
     assert bool(target.experiments) == (table.number not in settings.NUMBERS)
 
 
-@pytest.mark.parametrize("label", figures.LABELS)
+@pytest.mark.parametrize("label", targets.LABELS)
 def test_every_figure_is_known_by_its_label(label):
     for words in ([f"fig:{label}"], ["figure", label], [label]):
         (target,) = reproduction.chosen(words, Mini())
         assert label in target.label.partition(" ")[2].split(", ")
-    assert bool(target.experiments) == (label != figures.DIAGRAM)
+    assert bool(target.experiments) == (label != targets.DIAGRAM)
 
 
 def test_all_has_each_table_and_figure_once():
@@ -74,7 +72,7 @@ def test_all_has_each_table_and_figure_once():
     assert len(labels) == len(set(labels))
     said = " ".join(labels)
     assert all(f"table {number}" in labels for number in range(1, 38))
-    assert all(label in said for label in figures.LABELS)
+    assert all(label in said for label in targets.LABELS)
 
 
 def test_an_unknown_name_is_refused_with_the_nearest():
@@ -85,7 +83,7 @@ def test_an_unknown_name_is_refused_with_the_nearest():
 @pytest.mark.parametrize("setting", [Mini(), Full()], ids=lambda setting: setting.name)
 def test_everything_it_would_run_can_be_assembled(setting):
     parts = {}
-    for table in paper.tables():
+    for table in published.tables():
         if table.number not in settings.NUMBERS:
             for one in reproduction.plan(table.number, setting, all_rows=True).experiments:
                 made = one.method, one.reset, one.optimizer, one.stream.name, one.model.name
@@ -100,11 +98,11 @@ def test_everything_it_would_run_can_be_assembled(setting):
 
 
 def test_rows_of_ablations_stand_for_the_policies_they_name():
-    assert [line.reset for line in lines(paper.table(5))] == [
+    assert [line.reset for line in lines(published.table(5))] == [
         *("never", "asr-interval-20000", "asr-full", "asr-no-recovery", "asr-strength-constant"),
         *("asr-momentum-constant", "ASR"),
     ]
-    assert [(line.method, line.reset) for line in lines(paper.table(9))][1:3] == [
+    assert [(line.method, line.reset) for line in lines(published.table(9))][1:3] == [
         ("ETA", "asr-delay-0.001"),
         ("ETA", "asr-delay-0.01"),
     ]
@@ -116,7 +114,7 @@ def test_the_base_of_ablations_can_be_chosen():
     chosen = reproduction.plan(16, Mini(), base="CMF")
     assert {one.method.name for one in chosen.experiments} == {"cmf"}
     assert chosen.lines[0].label.startswith("CMF + ASR")
-    assert chosen.lines[0].published["hard"].value == paper.table(16).rows[0].cells["hard"].value
+    assert chosen.lines[0].published["hard"].value == published.table(16).rows[0].cells["hard"].value
 
 
 def test_the_small_scale_leaves_rows_out_unless_asked_and_says_so():
@@ -163,7 +161,7 @@ def test_tables_of_settings_say_whether_ours_agree():
 
 @pytest.mark.parametrize("number", CLAIMS)
 def test_what_the_paper_says_holds_for_its_own_numbers(number):
-    found = lines(paper.table(number))
+    found = lines(published.table(number))
     values = {
         (line.name, key): float(cell.value)
         for line in found
@@ -206,11 +204,11 @@ def test_order_counts_pairs_that_differ_here_and_there():
 
 def test_wide_tables_stand_one_above_the_other_and_narrow_ones_side_by_side():
     narrow, wide = (reproduction.plan(number, Mini()) for number in (5, 22))
-    sheet = layout.sheet(narrow, {("ROID", "hard"): Value(12.5)})
+    sheet = outcome.sheet(narrow, {("ROID", "hard"): Value(12.5)})
     assert sheet.columns[:2] == ("CCC-Easy: ours", "CCC-Easy: paper")
     assert [cell.text for cell in sheet.rows[0].cells[4:6]] == ["12.50", "11.81"]
     assert sheet.rows[0].cells[0].text == "-"
-    labels = [row.label for row in layout.sheet(wide, {}).rows]
+    labels = [row.label for row in outcome.sheet(wide, {}).rows]
     assert labels[:2] == ["ETA: ours", "ETA: paper"]
 
 
@@ -225,7 +223,7 @@ def test_a_table_is_shown_beside_the_papers_and_finished_runs_are_left_alone(tin
     assert table["columns"] == [f"batch size {size}: {whose}" for size in (2, 4) for whose in ("ours", "paper")]
     (labelled,) = [row for row in table["rows"] if row["method"] == "ROID + ASR"]
     ours, theirs = (cell["value"] for cell in labelled["cells"][2:])
-    runs = launch.there(reproduction.plan(24, Tiny()).experiments, finished).values()
+    runs = study.there(reproduction.plan(24, Tiny()).experiments, finished).values()
     assert ours in [pytest.approx(100 * run.accuracy) for run in runs if run.experiment.batch == 4]
     assert theirs == 25.58
     assert [row["claim"].partition(" above")[0] for row in claims["rows"]] == ["ROID + ASR", "ROID + ASR"]
@@ -254,7 +252,7 @@ def test_several_come_in_one_file_with_a_summary_first(tiny, finished, tmp_path,
 def test_a_figure_is_drawn_by_its_analysis_also_after_ctrl_c(tmp_path, monkeypatch, capsys):
     runs, drawn = tmp_path / "runs", tmp_path / "drawn"
     command = ["reproduce", "fig:C_t_vs_acc", "--runs", str(runs), "--figures", str(drawn), "--jobs", "1"]
-    monkeypatch.setattr(studies, "setting", lambda options: Longer())
+    monkeypatch.setattr(paper_runs, "setting", lambda options: Longer())
     with monkeypatch.context() as patched:
         patched.setattr(bar, "of_runs", ctrl_c_after_a_second)
         former = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -302,9 +300,9 @@ def test_at_the_full_scale_missing_files_are_named_before_anything_runs(tmp_path
     assert cli.main(["reproduce", "33", "--full", "--runs", str(tmp_path)]) == 2
     assert "give --imagenet-c" in capsys.readouterr().err
     files = {"in-c": {"root": "x"}}
-    assert needs.absent(reproduction.plan(33, Full(files)).experiments) == ["--source"]  # of EATA and others
-    assert needs.absent(reproduction.plan(33, Full({**files, "source": {"path": "y"}})).experiments) == []
-    assert needs.absent(reproduction.plan(33, Mini()).experiments) == []
+    assert catalogue.absent(reproduction.plan(33, Full(files)).experiments) == ["--source"]  # of EATA and others
+    assert catalogue.absent(reproduction.plan(33, Full({**files, "source": {"path": "y"}})).experiments) == []
+    assert catalogue.absent(reproduction.plan(33, Mini()).experiments) == []
 
 
 def test_finished_runs_are_the_measure_of_time(finished):

@@ -16,12 +16,13 @@ import pytest
 
 from test_report import Outline
 from tidefast import bench, streams
-from tidefast.bench import Experiment
+from tidefast.bench import Experiment, protocols
 from tidefast.commands import report as command
 from tidefast.errors import FolderError
-from tidefast.report import beside, entries, formats, protocols, survey
+from tidefast.paper import beside
+from tidefast.report import formats, runs_page
+from tidefast.report.arrangement import Arrangement, Entry, read
 from tidefast.report.comparison import Comparison
-from tidefast.report.entries import Arrangement, Entry
 from tidefast.report.sheet import Cell, Row, Sheet, number
 
 
@@ -330,14 +331,14 @@ def test_a_published_run_is_compared_with_its_own_stream():
 )
 def test_where_the_source_model_was_published(stream, model, batches, expected):
     experiment = Experiment(stream, "source", model=model, seed=43)
-    assert protocols.published(experiment, batches).value == expected
-    assert protocols.published(experiment, batches // 2) is None
+    assert beside.counterpart(experiment, batches).value == expected
+    assert beside.counterpart(experiment, batches // 2) is None
 
 
 def test_random_durations_and_dynamic_change_have_their_tables():
     eta = {"method": "eta", "reset": "asr", "model": "resnet50"}
-    assert protocols.published(Experiment("ccc:level=easy,speed=random", seed=43, **eta), 117_188).value == 51.15
-    assert protocols.published(Experiment("cdc:delta=10", **eta), 6_320).value == 36.85
+    assert beside.counterpart(Experiment("ccc:level=easy,speed=random", seed=43, **eta), 117_188).value == 51.15
+    assert beside.counterpart(Experiment("cdc:delta=10", **eta), 6_320).value == 36.85
 
 
 @pytest.mark.parametrize(
@@ -357,8 +358,8 @@ def test_random_durations_and_dynamic_change_have_their_tables():
 )
 def test_what_was_not_published_has_no_counterpart(fields):
     published = {"stream": "ccc:level=hard", "method": "eta", "model": "resnet50", "seed": 43}
-    assert protocols.published(Experiment(**published), 117_188) is not None
-    assert protocols.published(Experiment(**{**published, **fields}), 117_188) is None
+    assert beside.counterpart(Experiment(**published), 117_188) is not None
+    assert beside.counterpart(Experiment(**{**published, **fields}), 117_188) is None
 
 
 def test_small_benchmarks_stand_beside_the_paper_without_a_difference():
@@ -375,10 +376,10 @@ def test_small_benchmarks_stand_beside_the_paper_without_a_difference():
 
 def test_the_small_streams_and_ours_are_registered_under_the_names_of_their_protocols():
     known = set(streams.registry.names())
-    assert set(protocols.PROTOCOLS) <= known
+    assert {*protocols.PROTOCOLS, *beside.STREAMS} <= known
     for name in ("ccc-mini", "cin-c-mini", "in-c-recurring-mini", "cdc-mini"):
         assert name in known
-        assert protocols.orientation(Experiment(name, "roid", reset="asr")) is not None
+        assert beside.orientation(Experiment(name, "roid", reset="asr")) is not None
 
 
 # Formats
@@ -544,8 +545,8 @@ def test_partial_results_count_when_asked(runs, capsys):
 
 
 def test_the_page_is_whole_small_and_draws_every_run(runs):
-    arrangement = Arrangement(entries.read([runs]))
-    text = survey.render("Runs", arrangement, Comparison(arrangement).sheets())
+    arrangement = Arrangement(read([runs]))
+    text = runs_page.render("Runs", arrangement, Comparison(arrangement).sheets())
     page = Outline(text)
     assert page.count("details") == 3  # two seeds of drift, one of recurring
     assert sum("line" in (found.get("class") or "") and "data-track" in found for _, found in page.tags) == 10
@@ -555,18 +556,18 @@ def test_the_page_is_whole_small_and_draws_every_run(runs):
 
 
 def test_a_long_set_is_thinned(runs):
-    arrangement = Arrangement(entries.read([runs]))
-    part = survey._parts(arrangement)[0]
-    long = survey.story(arrangement, part)
+    arrangement = Arrangement(read([runs]))
+    part = runs_page._parts(arrangement)[0]
+    long = runs_page.story(arrangement, part)
     tracks = [
-        survey._missing(track.key, track.label) if not track.batches else _stretched(track, 20_000)
+        runs_page._missing(track.key, track.label) if not track.batches else _stretched(track, 20_000)
         for track in long.tracks
     ]
     plots: dict = {}
-    figure = survey.curves.accuracy(
-        survey.Story("long", tracks, "", ["a"] * 1000), plots, "accuracy-long", points=survey.FEWEST
+    figure = runs_page.curves.accuracy(
+        runs_page.Story("long", tracks, "", ["a"] * 1000), plots, "accuracy-long", points=runs_page.FEWEST
     )
-    assert len(plots["accuracy-long"]["x"]) == survey.FEWEST
+    assert len(plots["accuracy-long"]["x"]) == runs_page.FEWEST
     assert len(figure) < 20_000  # although there is a reset after every third of 20,000 batches
 
 
@@ -585,7 +586,7 @@ def _stretched(track, times: int):
 
 def test_the_same_run_in_two_places_counts_once(runs, tmp_path):
     shutil.copytree(runs, tmp_path / "copy")
-    assert len(entries.read([runs, tmp_path / "copy"])) == len(entries.read([runs])) == 10
+    assert len(read([runs, tmp_path / "copy"])) == len(read([runs])) == 10
 
 
 def test_a_run_that_has_only_begun_is_told_about(runs, capsys, tmp_path):
@@ -613,11 +614,11 @@ def test_a_sweep_may_go_on_meanwhile(tmp_path):
     counts = []
     while worker.is_alive():
         if any((tmp_path / "runs").rglob("experiment.json")):
-            counts.append(len(entries.read([tmp_path / "runs"])))
+            counts.append(len(read([tmp_path / "runs"])))
     worker.join()
     assert counts == sorted(counts)
     assert len(counts) > 3
-    assert all(entry.complete for entry in entries.read([tmp_path / "runs"]))
+    assert all(entry.complete for entry in read([tmp_path / "runs"]))
 
 
 def test_a_file_that_is_just_being_replaced_is_waited_for(runs, tmp_path):
@@ -627,10 +628,10 @@ def test_a_file_that_is_just_being_replaced_is_waited_for(runs, tmp_path):
     aside = segment.rename(tmp_path / "aside")
     segment.symlink_to(tmp_path / "there soon")
     with pytest.raises(FolderError, match="is damaged"):
-        entries.read([tmp_path])
+        read([tmp_path])
     later = threading.Timer(0.03, lambda: aside.rename(tmp_path / "there soon"))
     later.start()
-    assert [entry.batches for entry in entries.read([tmp_path])] == [4]
+    assert [entry.batches for entry in read([tmp_path])] == [4]
     later.join()
 
 

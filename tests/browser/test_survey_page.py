@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tidefast import bench
-from tidefast.report import survey
+from tidefast.report import runs_page
+from tidefast.report.arrangement import Arrangement, read
 from tidefast.report.comparison import Comparison
-from tidefast.report.entries import Arrangement, read
 
 GRID = {
     "stream": "drift:images_per_cell=16",
@@ -25,7 +25,7 @@ def address(tmp_path_factory) -> str:
         bench.run(experiment, root / experiment.key)
     arrangement = Arrangement(read([root]))
     path = root / "report.html"
-    path.write_text(survey.render("Runs", arrangement, Comparison(arrangement).sheets()), encoding="utf-8")
+    path.write_text(runs_page.render("Runs", arrangement, Comparison(arrangement).sheets()), encoding="utf-8")
     return path.as_uri()
 
 

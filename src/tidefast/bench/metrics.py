@@ -7,7 +7,7 @@ batch t" is one whose `reset_fraction` at t is above 0: batch t was still predic
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -30,6 +30,8 @@ BLOCK = 1000
 """Batches of a block in the curves and histograms of `summary`."""
 MANY = 200
 """A summary names the accuracy of each domain up to so many."""
+ACCURACIES = {"images": "accuracy", "domains": "domain_mean", "visits": "visit_mean"}
+"""What an accuracy may be the mean over, and its name in a `summary`."""
 
 
 def accuracy(correct: Numbers, images: Numbers) -> float:
@@ -278,6 +280,20 @@ def summary(run: Run, *, predictions: bool = True) -> dict[str, Any]:
         }
     )
     return plain
+
+
+def accuracy_over(kind: str, summary: Mapping[str, Any]) -> float:
+    """The accuracy over "images", "domains" or "visits", from a `summary`; nan when there is none.
+
+    A run that came to its domains once has no mean over visits; that of its domains is the same.
+
+    >>> accuracy_over("visits", {"accuracy": 0.5, "domain_mean": 0.625, "visit_mean": None})
+    0.625
+    """
+    value = summary[ACCURACIES[kind]]
+    if value is None and kind == "visits":
+        value = summary["domain_mean"]
+    return math.nan if value is None else float(value)
 
 
 def _histogram(run: Run) -> dict[str, Any]:

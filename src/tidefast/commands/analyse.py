@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidefast.commands import studies
+from tidefast.commands import paper_runs
 
 if TYPE_CHECKING:
     from tidefast.bench import Run
@@ -21,12 +21,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", nargs="?", help="the analysis, or all (default: list them)")
     parser.add_argument("folder", nargs="*", help="folders with runs to look at (default: launch what is needed)")
     parser.add_argument("--out", default="analyses", help="folder of the results (default %(default)s)")
-    studies.arguments(parser)
+    paper_runs.arguments(parser)
 
 
 def run(options: argparse.Namespace) -> None:
     """List, or analyse."""
-    from tidefast.paper import launch
+    from tidefast.paper import study
     from tidefast.paper.analyses import registry
 
     if options.what is None:
@@ -35,19 +35,19 @@ def run(options: argparse.Namespace) -> None:
         return
     every = options.what == "all"
     chosen = [registry.get(name)() for name in (registry.names() if every else [options.what])]
-    there = launch.finished(options.folder)
+    there = study.finished(options.folder)
     if options.folder and not there:
         raise ValueError(f"there is no finished run in {', '.join(options.folder)}")
-    setting = studies.setting(options)
+    setting = paper_runs.setting(options)
     if not options.folder:
-        studies.obtain([one for analysis in chosen for one in analysis.experiments(setting)], options)
+        paper_runs.obtain([one for analysis in chosen for one in analysis.experiments(setting)], options)
     written = 0
     for analysis in chosen:
         try:
-            runs = there or launch.obtain(analysis.experiments(setting), Path(options.runs))
+            runs = there or study.obtain(analysis.experiments(setting), Path(options.runs))
             _write(analysis, [one for one in runs if not there or analysis.accepts(one)], Path(options.out))
             written += 1
-        except (launch.StudyError, ValueError) as error:
+        except (study.StudyError, ValueError) as error:
             if not every:
                 raise
             print(f"{analysis.name}: {' '.join(str(error).split())}\n")

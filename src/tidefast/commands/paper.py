@@ -19,12 +19,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Show what was asked for."""
-    from tidefast.report import paper
+    from tidefast.paper import published
 
     if options.find and options.table:
         raise ValueError("give table numbers or --find, not both")
     if options.find:
-        sheets = [paper.find(options.find)]
+        sheets = [published.find(options.find)]
     else:
-        sheets = [paper.table(which).sheet() for which in options.table] or [paper.index()]
+        sheets = [published.table(which).sheet() for which in options.table] or [published.index()]
     output.put(sheets, options.format, options.out)

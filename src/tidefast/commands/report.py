@@ -44,11 +44,13 @@ def run(options: argparse.Namespace) -> None:
 
     from rich.console import Console
 
-    from tidefast.report import beside, entries, survey
+    from tidefast.paper import beside
+    from tidefast.report import runs_page
+    from tidefast.report.arrangement import Arrangement, read
     from tidefast.report.comparison import Comparison
 
     with Console(stderr=True).status("reading runs"):
-        arrangement = entries.Arrangement(entries.read(options.folder), options.pool)
+        arrangement = Arrangement(read(options.folder), options.pool)
     comparison = Comparison(arrangement, partial=options.partial, accuracy=options.accuracy)
     sheets = [*comparison.sheets(), beside.reproduced(comparison)]
     if options.beside or "beside" in (options.table or ()):
@@ -60,6 +62,6 @@ def run(options: argparse.Namespace) -> None:
     if not options.no_html:
         page = options.html or str(Path(options.folder[0]) / "report.html")
         with Console(stderr=True).status("drawing"):
-            text = survey.render(f"Runs in {', '.join(options.folder)}", arrangement, sheets)
+            text = runs_page.render(f"Runs in {', '.join(options.folder)}", arrangement, sheets)
         output.write(page, text, "--html")
     output.put(chosen, options.format, options.out)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from tidefast.commands import output, studies
+from tidefast.commands import output, paper_runs
 
 PURPOSE = "run what a table or figure of the paper needs, and show ours beside theirs"
 EXAMPLE = "tidefast reproduce table 5"
@@ -27,7 +27,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--figures", metavar="FOLDER", default="reproduction", help="where figures go (default %(default)s)"
     )
-    studies.arguments(parser)
+    paper_runs.arguments(parser)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -35,27 +35,26 @@ def run(options: argparse.Namespace) -> None:
     import sys
     from pathlib import Path
 
-    from tidefast.paper import launch, reproduction
-    from tidefast.paper.reproduction import needs
-    from tidefast.paper.reproduction.catalogue import catalogue
+    from tidefast.paper import reproduction, study
+    from tidefast.paper.reproduction.catalogue import absent, catalogue
 
     listed = options.list or not options.what
-    setting, folder = studies.setting(options), Path(options.runs)
+    setting, folder = paper_runs.setting(options), Path(options.runs)
     targets = reproduction.chosen(options.what or ["all"], setting, base=options.base, all_rows=options.all_rows)
     if listed:
         output.put([catalogue(targets, folder, options.jobs)], options.format, options.out)
         return
-    failure: launch.StudyError | None = None
+    failure: study.StudyError | None = None
     wanted = [one for target in targets for one in target.experiments]
     if not options.no_run and wanted:
-        absent = needs.absent(wanted)
-        if absent:
-            raise ValueError(f"{', '.join(target.label for target in targets)}: give {', and '.join(absent)}")
+        lacking = absent(wanted)
+        if lacking:
+            raise ValueError(f"{', '.join(target.label for target in targets)}: give {', and '.join(lacking)}")
         try:
-            studies.obtain(wanted, options)
-        except launch.StudyError as error:  # what did finish is shown all the same
+            paper_runs.obtain(wanted, options)
+        except study.StudyError as error:  # what did finish is shown all the same
             failure = error
-    runs = launch.there(wanted, folder)
+    runs = study.there(wanted, folder)
     outcomes = [target.outcome(runs, Path(options.figures)) for target in targets]
     sheets = [sheet for outcome in outcomes for sheet in outcome.sheets]
     if len(outcomes) > 1:

@@ -15,9 +15,8 @@ from tidefast.bench.results import Run
 from tidefast.core.files import write_atomically
 from tidefast.core.registry import Registry
 from tidefast.paper import figure
-from tidefast.paper.setting import Setting
+from tidefast.paper.scale import Setting
 from tidefast.report import formats
-from tidefast.report.protocols import protocol
 from tidefast.report.sheet import Sheet
 
 if TYPE_CHECKING:
@@ -77,17 +76,6 @@ class Analysis(ABC):
 
 
 registry: Registry[Analysis] = Registry("analysis")
-
-
-def accuracy(run: Run) -> float:
-    """The accuracy of a finished run in percent, over images, domains or visits as is usual for its stream."""
-    result = run.result
-    assert result is not None, f"{run.folder} is not finished"
-    kind = {"images": "accuracy", "domains": "domain_mean", "visits": "visit_mean"}[
-        protocol(run.experiment.stream).accuracy
-    ]
-    value = result[kind] if result.get(kind) is not None else result["accuracy"]
-    return 100.0 * float(value)
 
 
 def frame(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> dict[str, list[Any]]:

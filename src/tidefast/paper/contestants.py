@@ -9,7 +9,7 @@ from tidefast.core.specification import Specification
 from tidefast.errors import UnknownNameError
 
 if TYPE_CHECKING:
-    from tidefast.paper.setting import Setting
+    from tidefast.paper.scale import Setting
 
 FAST = {"name": "adam", "lr": 1e-2}
 _PUBLISHED = {"name": "adam", "lr": 1e-3}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidefast.core.files import write_atomically
 from tidefast.errors import how_to_install
+from tidefast.paper.naming import NO_RESET
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,6 +51,9 @@ _STYLE = {
     "svg.fonttype": "none",
     "svg.hashsalt": "tidefast",
 }
+_KNOWN = {"Source": GREY, "BatchNorm": INK, NO_RESET: ORANGE, "RDumb": RED}
+_KNOWN |= {"ASR": BLUE, **dict.fromkeys(("ETA", "EATA", "ROID", "CMF", "PeTTA", "Tent"), ORANGE)}
+"""The colours of those the paper is about, the same in every figure."""
 
 
 def look() -> AbstractContextManager[None]:
@@ -101,3 +106,43 @@ def _matplotlib() -> Any:
     except ImportError as error:
         raise ImportError(f"figures need matplotlib: {how_to_install('figures')}") from error
     return matplotlib
+
+
+def colour(label: str, other: str = BLUE) -> str:
+    """The colour of a contestant or a reset policy; `other` where it has none of its own.
+
+    >>> colour("ETA + ASR") == colour("ROID + ASR, seed 43"), colour("ETA + RDumb") == colour("ETA + ASR")
+    (True, False)
+    """
+    return _KNOWN.get(label.split(", ")[0].rpartition(" + ")[2], other)
+
+
+def strokes(labels: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """For each label what `Axes.plot` takes: colour and line style, no two alike up to eight per colour.
+
+    >>> chosen = strokes(["ETA + ASR", "ROID + ASR", "ETA + RDumb"])
+    >>> [one["color"] == BLUE for one in chosen.values()], [one["linestyle"] for one in chosen.values()]
+    ([True, True, False], ['-', '--', '-'])
+    """
+    own = {label: colour(label) for label in labels if colour(label, "")}
+    unused = [one for one in PALETTE if one not in own.values()] or PALETTE
+    free = sorted(unused, key=lambda one: one in _KNOWN.values())
+    others = [label for label in labels if label not in own]
+    colours = own | {label: free[at % len(free)] for at, label in enumerate(others)}
+    used: dict[str, int] = {}
+    chosen = {}
+    for label in dict.fromkeys(labels):
+        at = used.get(colours[label], 0)
+        used[colours[label]] = at + 1
+        chosen[label] = {"color": colours[label], "linestyle": DASHES[at % len(DASHES)]}
+    return chosen
+
+
+def marked(labels: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """For lines of few points: the colours of `strokes`, and for each label a dash and a marker."""
+    return {
+        label: {**stroke, "linestyle": dash, "marker": marker}
+        for (label, stroke), dash, marker in zip(
+            strokes(labels).items(), itertools.cycle(DASHES), itertools.cycle(MARKERS), strict=False
+        )
+    }

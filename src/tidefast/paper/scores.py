@@ -10,9 +10,9 @@ import numpy as np
 
 from tidefast.bench.results import Run
 from tidefast.paper import analysis, figure
-from tidefast.paper.analysis import accuracy
-from tidefast.paper.lineup import Entrant, lineup
-from tidefast.paper.strokes import strokes
+from tidefast.paper.figure import strokes
+from tidefast.paper.naming import Entrant, lineup
+from tidefast.paper.study import accuracy
 from tidefast.report.sheet import Cell, Row, Sheet, number
 
 if TYPE_CHECKING:

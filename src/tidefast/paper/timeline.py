@@ -6,7 +6,7 @@ import numpy as np
 
 from tidefast.bench import metrics
 from tidefast.bench.results import Run
-from tidefast.report.tracks import track_of
+from tidefast.report.data import track_of
 
 
 def block_length(batches: int) -> int:

@@ -11,8 +11,8 @@ from tidefast.bench import metrics
 from tidefast.bench.metrics import Floats
 from tidefast.bench.results import Run
 from tidefast.paper import analysis, figure
-from tidefast.paper.lineup import Entrant, lineup, panels
-from tidefast.paper.strokes import marked
+from tidefast.paper.figure import marked
+from tidefast.paper.naming import Entrant, lineup, panels
 from tidefast.report.sheet import Cell, Row, Sheet, number
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tidefast.report.data import Floats
 from tidefast.report.markup import Markup, element, join
-from tidefast.report.story import Floats
 
 SIZE = 1000
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from tidefast.bench.metrics import Floats, collapsed
-from tidefast.report.entries import Arrangement, Column, Contestant, Entry, Repetition
+from tidefast.report.arrangement import Arrangement, Column, Contestant, Entry, Repetition
 from tidefast.report.sheet import Cell, Row, Sheet, number
 
 VISITS = 20

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from tidefast.report.axes import SIZE, Axes, round_ticks
+from tidefast.report.data import Counts, Floats, Story, Track
 from tidefast.report.markup import Markup, element
-from tidefast.report.story import Counts, Floats, Story, Track
 
 POINTS = 600
 """At most so many points in an accuracy curve; a longer stream is thinned."""

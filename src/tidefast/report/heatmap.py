@@ -7,9 +7,9 @@ from itertools import pairwise
 import numpy as np
 
 from tidefast.report import curves
+from tidefast.report.data import Counts, Floats, Story
+from tidefast.report.headline import effective_classes
 from tidefast.report.markup import Markup, element, join
-from tidefast.report.standing import effective_classes
-from tidefast.report.story import Counts, Floats, Story
 
 BINS = 72
 LEVELS = 24

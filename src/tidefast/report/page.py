@@ -8,10 +8,9 @@ from importlib import resources
 
 from tidefast.core.files import write_atomically
 from tidefast.report import curves, heatmap, png
+from tidefast.report.data import Sample, Story
+from tidefast.report.headline import RULE, conclusions, headline
 from tidefast.report.markup import Markup, data, element, join
-from tidefast.report.standing import RULE, conclusions
-from tidefast.report.story import Sample, Story
-from tidefast.report.table import headline
 
 
 def render(story: Story) -> str:

@@ -8,7 +8,7 @@ import zlib
 
 import numpy as np
 
-from tidefast.report.story import Pixels
+from tidefast.report.data import Pixels
 
 
 def encode(image: Pixels) -> bytes:

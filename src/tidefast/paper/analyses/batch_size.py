@@ -9,11 +9,11 @@ import numpy as np
 
 from tidefast.bench.experiment import Experiment
 from tidefast.bench.results import Run
-from tidefast.paper import figure, naming, varied
+from tidefast.paper import figure, naming, parameter_curves
 from tidefast.paper.analysis import Analysis, Finding, frame, registry
-from tidefast.paper.setting import LEVELS, Setting
-from tidefast.paper.strokes import marked
-from tidefast.paper.varied import Line
+from tidefast.paper.figure import marked
+from tidefast.paper.parameter_curves import Line
+from tidefast.paper.scale import LEVELS, Setting
 from tidefast.report.sheet import Row, Sheet, number
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ class BatchSize(Analysis):
         return [setting.experiment(place, "ROID", reset) for place in places for reset in CONTESTANTS]
 
     def evaluate(self, runs: list[Run]) -> Finding:
-        found = varied.lines(runs, _size, lambda experiment: {"batch": None, "steps": None})
-        varied.need(found, "some of one contestant on one stream with batches of several sizes")
+        found = parameter_curves.lines(runs, _size, lambda experiment: {"batch": None, "steps": None})
+        parameter_curves.need(found, "some of one contestant on one stream with batches of several sizes")
         grid = _grid(found)
         sizes = sorted({size for line in found for size in line.numbers}, reverse=True)
         rows = tuple(

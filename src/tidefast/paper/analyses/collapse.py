@@ -13,10 +13,10 @@ from tidefast.bench.experiment import Experiment
 from tidefast.bench.results import Run
 from tidefast.paper import figure, naming, timeline
 from tidefast.paper.analysis import Analysis, Finding, frame, registry
-from tidefast.paper.setting import Setting
-from tidefast.paper.strokes import strokes
+from tidefast.paper.figure import strokes
+from tidefast.paper.scale import Setting
+from tidefast.report.headline import effective_classes
 from tidefast.report.sheet import Cell, Row, Sheet, number
-from tidefast.report.standing import effective_classes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

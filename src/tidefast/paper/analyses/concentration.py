@@ -14,10 +14,10 @@ from tidefast.bench.experiment import Experiment
 from tidefast.bench.ledger import VARIANTS
 from tidefast.bench.metrics import Floats
 from tidefast.bench.results import Run
-from tidefast.paper import figure, naming, strokes
+from tidefast.paper import figure, naming
 from tidefast.paper.analysis import Analysis, Finding, registry
-from tidefast.paper.policies import asr_of
-from tidefast.paper.setting import Setting
+from tidefast.paper.scale import Setting
+from tidefast.paper.study import asr_of
 from tidefast.report.sheet import Row, Sheet, number
 from tidefast.resets.asr.measures import SoftmaxOfMean
 
@@ -127,7 +127,7 @@ def _draw(
     width = min(figure.PAGE, 0.5 + 2.6 * len(runs))
     drawn, axes = figure.panels(2, len(runs), width=width, height=2.1, sharex=True, sharey="row")
     for above, below, name, run, share, (slow, slow_share) in zip(*axes, names, runs, shares, averages, strict=False):
-        colour = strokes.colour(run.experiment.label)
+        colour = figure.colour(run.experiment.label)
         value = run.steps["concentration"]
         rng = np.random.default_rng(0)  # accuracies of small batches coincide: spread them by less than one image
         jitter = rng.uniform(-0.4, 0.4, len(share)) / run.steps["images"]

@@ -12,12 +12,12 @@ from tidefast.bench.experiment import Experiment
 from tidefast.bench.metrics import seconds_per_batch
 from tidefast.bench.results import Run
 from tidefast.core.specification import Specification
-from tidefast.paper import figure, naming, stopwatch, varied
-from tidefast.paper.analysis import Analysis, Finding, accuracy, registry
-from tidefast.paper.setting import LEVELS, Setting
-from tidefast.paper.stopwatch import Needs
-from tidefast.paper.strokes import colour
-from tidefast.report import paper
+from tidefast.paper import figure, footprint, naming, parameter_curves, published
+from tidefast.paper.analysis import Analysis, Finding, registry
+from tidefast.paper.figure import colour
+from tidefast.paper.footprint import Needs
+from tidefast.paper.scale import LEVELS, Setting
+from tidefast.paper.study import accuracy
 from tidefast.report.sheet import Row, Sheet, number
 
 if TYPE_CHECKING:
@@ -75,16 +75,16 @@ class Cost(Analysis):
             groups.setdefault(_contestant(run.experiment), []).append(run)
         first = [members[0].experiment for members in groups.values()]
         here = len(first) <= MEASURED and all(one.model.name.startswith("bundled-") for one in first)
-        needs: list[Needs | None] = [*stopwatch.weigh(first)] if here else [None] * len(first)
+        needs: list[Needs | None] = [*footprint.weigh(first)] if here else [None] * len(first)
         shared = set.intersection(*({naming.place(run) for run in members} for members in groups.values()))
         entries = []
         for name, (key, members), need in zip(naming.names(_alike(first)), groups.items(), needs, strict=True):
             of = [run for run in members if naming.place(run) in shared]
-            share = varied.mean(accuracy, of) if of else math.nan
+            share = parameter_curves.mean(accuracy, of) if of else math.nan
             ratio = need.ratio if need else _ratio(groups, key, members[0].experiment)
             entries.append(Entry(name, members[0].experiment, share, ratio, need))
         timed = (
-            f"Times: the median of {stopwatch.ROUNDS} rounds in which all took turns, batches of {stopwatch.BATCH}."
+            f"Times: the median of {footprint.ROUNDS} rounds in which all took turns, batches of {footprint.BATCH}."
             if here
             else "Times are those of the runs, which were not taken in turn: machines and their load may differ."
         )
@@ -192,7 +192,7 @@ def _roid(entries: Sequence[Entry]) -> dict[str, Entry]:
 
 def _published(method: str) -> float:
     """Seconds per batch in the paper's table 10."""
-    row = paper.table(10).row(method)
+    row = published.table(10).row(method)
     value = row.cells["seconds_per_batch"].value if row else None
     return float(value) if value is not None else math.nan
 

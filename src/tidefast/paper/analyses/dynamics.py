@@ -12,8 +12,8 @@ from tidefast.bench.experiment import Experiment
 from tidefast.bench.results import Run, dominant_domains
 from tidefast.paper import figure, naming, timeline
 from tidefast.paper.analysis import Analysis, Finding, frame, registry
-from tidefast.paper.boundaries import ABRUPT, NEAR, Boundary, Dynamics, dynamics, starts
-from tidefast.paper.setting import Setting
+from tidefast.paper.domain_order import ABRUPT, NEAR, Boundary, Dynamics, dynamics, starts
+from tidefast.paper.scale import Setting
 from tidefast.report.sheet import Cell, Row, Sheet, number
 
 if TYPE_CHECKING:

@@ -11,12 +11,12 @@ import numpy as np
 
 from tidefast.bench.experiment import Experiment
 from tidefast.bench.results import Run
-from tidefast.paper import figure, varied
-from tidefast.paper.analysis import Analysis, Finding, accuracy, registry
-from tidefast.paper.policies import asr_of
-from tidefast.paper.setting import Setting
-from tidefast.paper.strokes import colour, marked
-from tidefast.paper.varied import Line
+from tidefast.paper import figure, parameter_curves
+from tidefast.paper.analysis import Analysis, Finding, registry
+from tidefast.paper.figure import colour, marked
+from tidefast.paper.parameter_curves import Line
+from tidefast.paper.scale import Setting
+from tidefast.paper.study import accuracy, asr_of, reset_count
 from tidefast.report.sheet import Cell, Row, Sheet, number
 from tidefast.resets import ASR
 from tidefast.resets.asr.expressions import ConstantMomentum
@@ -49,16 +49,19 @@ class FalsePositives(Analysis):
         return _threshold(run) is not None or _reference(run)
 
     def evaluate(self, runs: list[Run]) -> Finding:
-        found = varied.lines(runs, _threshold, varied.without("alpha0"))
-        varied.need(found, "some with asr:momentum=constant:value=1.0 and several values of alpha0")
+        found = parameter_curves.lines(runs, _threshold, parameter_curves.without("alpha0"))
+        parameter_curves.need(found, "some with asr:momentum=constant:value=1.0 and several values of alpha0")
         beside = [_beside(line, runs) for line in found]
         rows = []
         for line, references in zip(found, beside, strict=True):
             points = [(f"threshold {at:.3f}", members) for at, members in reversed(line.points.items())]
             for name, members in [*((REFERENCES[name], of) for name, of in references.items()), *points]:
-                shares, counts = varied.mean(accuracy, members), varied.mean(varied.reset_count, members)
+                shares, counts = (
+                    parameter_curves.mean(accuracy, members),
+                    parameter_curves.mean(reset_count, members),
+                )
                 compared = "never" in references and members is not references["never"]
-                gain = varied.change(members, references["never"]).cell if compared else Cell()
+                gain = parameter_curves.change(members, references["never"]).cell if compared else Cell()
                 rows.append(Row(f"{line.label}, {name}", (number(shares, 2), gain, number(counts, 0)), line.label))
         sheet = Sheet(
             "false-positives",
@@ -68,7 +71,7 @@ class FalsePositives(Analysis):
             tuple(rows),
             ("± is one standard error of the change, from blocks of batches of the same images.",),
         )
-        frame = varied.stacked(line.frame("threshold") for line in found)
+        frame = parameter_curves.stacked(line.frame("threshold") for line in found)
         remarks = [said for line, others in zip(found, beside, strict=True) for said in _remarks(line, others)]
         return Finding({"runs": frame}, (sheet,), lambda: _draw(found, beside), tuple(remarks))
 
@@ -101,7 +104,7 @@ def _beside(line: Line, runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 def _remarks(line: Line, beside: dict[str, list[Run]]) -> list[str]:
     lowest, highest = line.numbers[0], line.numbers[-1]
-    best = max(line.points, key=lambda at: varied.mean(accuracy, line.points[at]))
+    best = max(line.points, key=lambda at: parameter_curves.mean(accuracy, line.points[at]))
     counts = dict(zip(line.numbers, line.resets, strict=True))
     gain = line.change(best, highest)
     said = [
@@ -122,7 +125,7 @@ def _remarks(line: Line, beside: dict[str, list[Run]]) -> list[str]:
     if lowest != best:
         said.append(f"{line.label}: at the lowest threshold it is {end.points:+.2f} points from there.")
     for name, members in beside.items():
-        against = varied.change(line.points[best], members)
+        against = parameter_curves.change(line.points[best], members)
         said.append(f"{line.label}: the best held threshold is {against.points:+.2f} points from {REFERENCES[name]}.")
     return said
 
@@ -143,9 +146,9 @@ def _draw(found: Sequence[Line], beside: Sequence[dict[str, list[Run]]]) -> Figu
                 "lw": 1.0,
             }
             label = many + REFERENCES[name]
-            left.axhline(varied.mean(accuracy, members), label=label, **drawing)
+            left.axhline(parameter_curves.mean(accuracy, members), label=label, **drawing)
             if name == "asr":
-                right.axhline(varied.mean(varied.reset_count, members), **drawing)
+                right.axhline(parameter_curves.mean(reset_count, members), **drawing)
     for one in (left, right):
         one.invert_xaxis()
         one.set_xlabel("threshold of the concentration (lower to the right)")

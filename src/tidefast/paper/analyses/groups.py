@@ -9,9 +9,9 @@ from tidefast.bench.experiment import Experiment
 from tidefast.bench.results import Run
 from tidefast.paper import figure, scores
 from tidefast.paper.analysis import Analysis, Finding, registry
-from tidefast.paper.policies import asr_of, plain
+from tidefast.paper.scale import LEVELS, Setting
 from tidefast.paper.scores import Score
-from tidefast.paper.setting import LEVELS, Setting
+from tidefast.paper.study import asr_of, plain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -13,11 +13,11 @@ from tidefast.bench.experiment import Experiment
 from tidefast.bench.results import Run
 from tidefast.core.specification import Specification
 from tidefast.paper import figure, naming
-from tidefast.paper.analysis import Analysis, Finding, accuracy, registry
-from tidefast.paper.lineup import lineup
-from tidefast.paper.policies import asr_of, plain
-from tidefast.paper.setting import Setting
-from tidefast.paper.strokes import marked
+from tidefast.paper.analysis import Analysis, Finding, registry
+from tidefast.paper.figure import marked
+from tidefast.paper.naming import lineup
+from tidefast.paper.scale import Setting
+from tidefast.paper.study import accuracy, asr_of, plain
 from tidefast.report.sheet import Cell, Row, Sheet, number
 
 if TYPE_CHECKING:

@@ -9,11 +9,10 @@ from tidefast.bench.experiment import Experiment
 from tidefast.bench.results import Run
 from tidefast.paper import figure, scores
 from tidefast.paper.analysis import Analysis, Finding, registry
-from tidefast.paper.lineup import standing
-from tidefast.paper.naming import NO_RESET
-from tidefast.paper.policies import asr_of, exchanged
+from tidefast.paper.naming import NO_RESET, standing
+from tidefast.paper.scale import LEVELS, Setting
 from tidefast.paper.scores import Score
-from tidefast.paper.setting import LEVELS, Setting
+from tidefast.paper.study import asr_of, exchanged
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

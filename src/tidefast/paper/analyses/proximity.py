@@ -9,10 +9,9 @@ from tidefast.bench.experiment import Experiment
 from tidefast.bench.results import Run
 from tidefast.paper import figure, visits
 from tidefast.paper.analysis import Analysis, Finding, registry
-from tidefast.paper.lineup import heading, standing
-from tidefast.paper.naming import NO_RESET
-from tidefast.paper.policies import asr_of, exchanged
-from tidefast.paper.setting import Setting
+from tidefast.paper.naming import NO_RESET, heading, standing
+from tidefast.paper.scale import Setting
+from tidefast.paper.study import asr_of, exchanged
 from tidefast.paper.visits import Course, Panels
 from tidefast.report.sheet import Cell, number
 from tidefast.resets.asr.triggers import Adaptive

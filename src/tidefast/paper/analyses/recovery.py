@@ -10,9 +10,9 @@ from tidefast.bench.metrics import Floats
 from tidefast.bench.results import Run
 from tidefast.paper import figure, visits
 from tidefast.paper.analysis import Analysis, Finding, registry
-from tidefast.paper.lineup import heading
-from tidefast.paper.policies import asr_of, exchanged
-from tidefast.paper.setting import Setting
+from tidefast.paper.naming import heading
+from tidefast.paper.scale import Setting
+from tidefast.paper.study import asr_of, exchanged
 from tidefast.paper.visits import Course, Panels
 
 if TYPE_CHECKING:

@@ -11,10 +11,11 @@ from tidefast.bench.experiment import Experiment
 from tidefast.bench.results import Run
 from tidefast.core.specification import Specification
 from tidefast.paper import figure, naming, timeline
-from tidefast.paper.aftermath import AFTER, BEFORE, BIN, MIDDLES, Effects, effects_of, mean_around
-from tidefast.paper.analysis import Analysis, Finding, accuracy, frame, registry
-from tidefast.paper.setting import Setting
-from tidefast.paper.strokes import strokes
+from tidefast.paper.analysis import Analysis, Finding, frame, registry
+from tidefast.paper.figure import strokes
+from tidefast.paper.reset_effects import AFTER, BEFORE, BIN, MIDDLES, Effects, effects_of, mean_around
+from tidefast.paper.scale import Setting
+from tidefast.paper.study import accuracy
 from tidefast.report.sheet import Row, Sheet, number
 
 if TYPE_CHECKING:

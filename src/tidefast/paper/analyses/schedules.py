@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from tidefast.bench.experiment import Experiment
 from tidefast.bench.results import Run
-from tidefast.paper import figure, segments, visits
+from tidefast.paper import domain_order, figure, visits
 from tidefast.paper.analysis import Analysis, Finding, registry
-from tidefast.paper.lineup import standing
-from tidefast.paper.policies import asr_of, plain
-from tidefast.paper.segments import Segment
-from tidefast.paper.setting import Setting
+from tidefast.paper.domain_order import Segment
+from tidefast.paper.naming import standing
+from tidefast.paper.scale import Setting
+from tidefast.paper.study import asr_of, plain
 from tidefast.paper.visits import Course, Panels
 from tidefast.report.sheet import Row, Sheet, number
 
@@ -49,7 +49,7 @@ class Schedules(Analysis):
 
     def evaluate(self, runs: list[Run]) -> Finding:
         found = visits.courses(runs)
-        orders = {met[0].entrant.place: segments.segments(met[0].entrant.run) for met in found.values()}
+        orders = {met[0].entrant.place: domain_order.segments(met[0].entrant.run) for met in found.values()}
         sheets = (
             visits.sheet("schedules", "Accuracy per visit, %", found, VISITS, lambda course: course.accuracy),
             _durations(orders),
@@ -74,7 +74,7 @@ class Schedules(Analysis):
 
 def _durations(orders: Mapping[str, Sequence[Segment]]) -> Sheet:
     rows = [
-        Row(place, (number(float(len(parts)), 0), *(number(value) for value in segments.lengths(parts))))
+        Row(place, (number(float(len(parts)), 0), *(number(value) for value in domain_order.lengths(parts))))
         for place, parts in orders.items()
     ]
     columns = ("segments", "per visit", "longest of a visit", "shortest of a visit")
@@ -109,7 +109,7 @@ def _fall(course: Course) -> float:
 
 def _on_durations(orders: Mapping[str, Sequence[Segment]]) -> list[str]:
     """How the schedules differ: in the number of segments, or in how even they are."""
-    measured = {place: segments.lengths(parts) for place, parts in orders.items()}
+    measured = {place: domain_order.lengths(parts) for place, parts in orders.items()}
     return [
         f"{place}: {count:.1f} segments a visit, of {shortest:.1f} to {longest:.1f} batches."
         for place, (count, longest, shortest) in measured.items()
@@ -144,11 +144,11 @@ def _draw(everything: Panels, orders: Mapping[str, Sequence[Segment]]) -> Figure
             visits.plot(one, found.get((base, place), []), lambda course: course.accuracy, names)
             one.set_title(textwrap.fill(f"{base}, {place}", 44))
             one.tick_params(labelbottom=False)
-        segments.strip(axes[-1][column], orders[place], domains)
+        domain_order.strip(axes[-1][column], orders[place], domains)
         axes[-1][column].set_xlabel("visit")
     for row in axes[:-1]:
         row[0].set_ylabel("accuracy, %")
     axes[-1][0].set_ylabel("domain", rotation=0, ha="right", va="center")
     figure.legend(drawn, axes[:-1].ravel())
-    segments.legend(drawn, domains)
+    domain_order.legend(drawn, domains)
     return drawn

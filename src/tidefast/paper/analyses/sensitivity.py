@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from tidefast.bench.experiment import Experiment
 from tidefast.bench.results import Run
-from tidefast.paper import figure, varied
+from tidefast.paper import figure, parameter_curves
 from tidefast.paper.analysis import Analysis, Finding, registry
-from tidefast.paper.policies import asr_of
-from tidefast.paper.setting import LEVELS, Setting
-from tidefast.paper.strokes import marked
-from tidefast.paper.varied import Change, Line
+from tidefast.paper.figure import marked
+from tidefast.paper.parameter_curves import Change, Line
+from tidefast.paper.scale import LEVELS, Setting
+from tidefast.paper.study import asr_of
 from tidefast.report.sheet import Cell, Row, Sheet
 from tidefast.resets import ASR
 
@@ -64,9 +64,9 @@ class Sensitivity(Analysis):
         )
 
     def evaluate(self, runs: list[Run]) -> Finding:
-        found = {name: varied.lines(runs, _value(name), varied.without(name)) for name in VARIED}
+        found = {name: parameter_curves.lines(runs, _value(name), parameter_curves.without(name)) for name in VARIED}
         found = {name: lines for name, lines in found.items() if lines}
-        varied.need(
+        parameter_curves.need(
             [line for lines in found.values() for line in lines],
             "some of ASR with several values of alpha0, mu0, lambda0, r0 or lambda_r",
         )
@@ -83,7 +83,7 @@ class Sensitivity(Analysis):
             tuple(rows),
             ("At the value in brackets; ± is one standard error, from blocks of batches of the same images.",),
         )
-        frame = varied.stacked(
+        frame = parameter_curves.stacked(
             {"hyperparameter": [name] * len(line.points), **line.frame("value")}
             for name, lines in found.items()
             for line in lines

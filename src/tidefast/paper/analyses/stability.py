@@ -14,8 +14,8 @@ from tidefast.bench.experiment import Experiment
 from tidefast.bench.results import Run
 from tidefast.paper import figure, naming, timeline
 from tidefast.paper.analysis import Analysis, Finding, registry
-from tidefast.paper.setting import LEVELS, Setting
-from tidefast.paper.strokes import strokes
+from tidefast.paper.figure import strokes
+from tidefast.paper.scale import LEVELS, Setting
 from tidefast.report.sheet import Cell, Row, Sheet, number
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from tidefast.bench.experiment import Experiment
 from tidefast.bench.results import Run
-from tidefast.paper import figure, varied
+from tidefast.paper import figure, parameter_curves
 from tidefast.paper.analysis import Analysis, Finding, registry
-from tidefast.paper.policies import asr_of
-from tidefast.paper.setting import Setting
-from tidefast.paper.strokes import marked
-from tidefast.paper.varied import Line
+from tidefast.paper.figure import marked
+from tidefast.paper.parameter_curves import Line
+from tidefast.paper.scale import Setting
+from tidefast.paper.study import asr_of
 from tidefast.report.sheet import Cell, Row, Sheet, number
 from tidefast.resets.asr.measures import SoftmaxOfMean, Spread
 
@@ -46,8 +46,10 @@ class Variance(Analysis):
         return _factor(run) is not None
 
     def evaluate(self, runs: list[Run]) -> Finding:
-        found = varied.lines(runs, _factor, varied.without("measure"))
-        varied.need(found, "some with asr:measure=spread:factor=F, of several factors, factor 1 being plain ASR")
+        found = parameter_curves.lines(runs, _factor, parameter_curves.without("measure"))
+        parameter_curves.need(
+            found, "some with asr:measure=spread:factor=F, of several factors, factor 1 being plain ASR"
+        )
         sheet = Sheet(
             "variance",
             "Accuracy in % as the variance of logit lengths within a batch is multiplied",
@@ -56,7 +58,7 @@ class Variance(Analysis):
             tuple(row for line in found for row in _rows(line)),
             ("± is one standard error of the change, from blocks of batches of the same images.",),
         )
-        frame = varied.stacked(line.frame("factor") for line in found)
+        frame = parameter_curves.stacked(line.frame("factor") for line in found)
         return Finding({"runs": frame}, (sheet,), lambda: _draw(found), tuple(map(_remark, found)))
 
 

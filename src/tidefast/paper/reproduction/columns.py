@@ -8,12 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tidefast.bench.experiment import Experiment
-from tidefast.paper.analysis import accuracy
+from tidefast.paper.published import PaperTable
 from tidefast.paper.reproduction import quantity
-from tidefast.paper.reproduction.lines import Line
 from tidefast.paper.reproduction.quantity import Metric, Quantity
-from tidefast.paper.setting import LEVELS, Place, Setting
-from tidefast.report.paper import PaperTable
+from tidefast.paper.reproduction.rows import Line
+from tidefast.paper.scale import LEVELS, Place, Setting
+from tidefast.paper.study import accuracy
 
 NINE = {28: "easy", 29: "medium", 30: "hard", 35: "easy", 36: "medium", 37: "hard", 13: "hard"}
 """Tables of nine streams, and their level."""

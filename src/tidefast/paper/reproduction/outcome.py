@@ -1,14 +1,23 @@
-"""What came out for tables and figures, and the summary of many."""
+"""What came out: ours beside theirs, the paper's claims with how they fare, and the summary of many."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tidefast.paper.reproduction.claims import Agreement, Verdict
+from tidefast.paper import published
+from tidefast.paper.reproduction.claims import Agreement, Verdict, agreement
+from tidefast.paper.reproduction.columns import Column
+from tidefast.paper.reproduction.plan import Plan
+from tidefast.paper.reproduction.quantity import Value
+from tidefast.paper.reproduction.rows import Line
 from tidefast.report.sheet import Cell, Row, Sheet, number
+
+NARROW = 4
+"""Up to so many columns, ours and theirs stand side by side; with more, one above the other."""
+Values = Mapping[tuple[str, str], Value]
 
 
 @dataclass(frozen=True)
@@ -49,3 +58,117 @@ def _row(outcome: Outcome) -> Row:
     what = outcome.title if not outcome.remark else f"{outcome.title} ({outcome.remark})"
     empty = not any(counts[name] for name in ("holds", "undecided", "does not hold"))
     return Row(outcome.label, (Cell(runs, runs), *([Cell()] * 3 if empty else said), order, Cell(what, what)))
+
+
+def sheet(plan: Plan, values: Values) -> Sheet:
+    """The table, ours and theirs."""
+    names = list(plan.headings.values())
+    beside = len(plan.columns) <= NARROW
+    columns = [f"{name}: {whose}" for name in names for whose in ("ours", "paper")] if beside else names
+    rows = []
+    for line in plan.lines:
+        pairs = [(_ours(plan, line, column, values), theirs(line, column)) for column in plan.columns]
+        if beside:
+            rows.append(Row(line.label, tuple(cell for pair in pairs for cell in pair), line.group))
+        else:
+            run = any((line.name, column.key) in plan.cells for column in plan.columns)
+            for whose, cells in zip(("ours", "paper"), zip(*pairs, strict=True), strict=True):
+                if whose == "paper" or run:
+                    rows.append(Row(f"{line.label}: {whose}", tuple(cells), line.name))
+    table = plan.table
+    about = f", ours on {plan.base}" if plan.base != "ROID" else ""
+    title = f"Table {table.number} ({table.id}){about}. {table.title}"
+    corner = table.label if not plan.base or plan.base == "ROID" else f"{table.label} (paper: ROID)"
+    notes = (*_order(plan, values), *plan.notes)
+    return Sheet(f"reproduced-{table.number}", title, corner, tuple(columns), tuple(rows), notes)
+
+
+def claims(plan: Plan, ours: list[Verdict], theirs_: list[Verdict]) -> Sheet:
+    """The claims of a table, by how much each holds here and there."""
+    headings = plan.headings
+    labels = {line.name: line.label for line in plan.lines}
+    rows = []
+    for here, there in zip(ours, theirs_, strict=True):
+        claim = here.claim
+        others = ", ".join(labels[name] for name in claim.below) if claim.below else "all others"
+        measured = f" ({here.measured} of {here.asked} measured)" if 0 < here.measured < here.asked else ""
+        said = f"{labels[claim.above]} above {others} in {headings[claim.column]}{measured}"
+        margins = (number(one.margin, 2, signed=True) for one in (here, there))
+        rows.append(Row(said, (*margins, Cell(here.said, here.said))))
+    notes = ("Margin to the best of the others. Below the noise a difference of single runs says little.",)
+    title = f"Table {plan.table.number}: the paper's claims"
+    return Sheet(f"claims-{plan.table.number}", title, "claim", ("ours", "paper", "here"), tuple(rows), notes)
+
+
+def agreements(plan: Plan, values: Values) -> dict[str, Agreement]:
+    """How far the order of the rows is the paper's, by column."""
+    found = {}
+    for column in plan.columns:
+        if column.noise is None:
+            continue
+        ours = {
+            line.name: values[line.name, column.key].number for line in plan.lines if (line.name, column.key) in values
+        }
+        published = {line.name: published_value(line, column) for line in plan.lines}
+        known = {name: value for name, value in published.items() if value is not None}
+        found[column.key] = agreement(ours, known, column.noise)
+    return found
+
+
+def published_value(line: Line, column: Column) -> float | None:
+    """The paper's number for a cell, if it is one."""
+    value = theirs(line, column).value
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def theirs(line: Line, column: Column) -> Cell:
+    """The paper's cell, in the units of ours."""
+    cell = line.published.get(column.key, Cell())
+    if column.key == "seconds_per_batch" and isinstance(cell.value, (int, float)):
+        return number(cell.value / _eta_seconds(), 2)
+    return cell
+
+
+def _ours(plan: Plan, line: Line, column: Column, values: Values) -> Cell:
+    value = values.get((line.name, column.key))
+    if value is None:
+        return Cell()
+    if column.noise is None:
+        return Cell(_short(value.number), value.number)
+    source = values.get(("Source", column.key))
+    return number(
+        value.number,
+        column.decimals,
+        std=value.std,
+        count=value.count if value.std is not None else None,
+        collapsed=source is not None and value.number < source.number,
+    )
+
+
+def _order(plan: Plan, values: Values) -> list[str]:
+    found = {key: one for key, one in agreements(plan, values).items() if one.pairs}
+    if not found:
+        return []
+    headings = plan.headings
+    whole = sum(found.values(), Agreement())
+    parts = ", ".join(f"{headings[key]} {one.same} of {one.pairs}" for key, one in found.items())
+    return [
+        f"Order: {whole.same} of {whole.pairs} pairs of rows ({whole.same / whole.pairs:.0%}) stand as in the paper, "
+        f"pairs closer than the noise here or there not counted ({parts})."
+    ]
+
+
+def _eta_seconds() -> float:
+    """A batch of ETA in the paper's table on cost."""
+    row = published.table(10).row("ETA")
+    assert row is not None
+    return float(row.cells["seconds_per_batch"].value or 1.0)
+
+
+def _short(count: float) -> str:
+    """A count as the paper prints it.
+
+    >>> _short(53120), _short(25_557_032)
+    ('53.1K', '25.6M')
+    """
+    return f"{count / 1e6:.1f}M" if count >= 1e6 else f"{count / 1e3:.1f}K"

@@ -5,24 +5,28 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tidefast.bench.experiment import Experiment
 from tidefast.bench.results import Run
 from tidefast.core.specification import Specification
-from tidefast.paper.reproduction.claims import Claim
+from tidefast.errors import how_to_install
+from tidefast.paper import published
+from tidefast.paper.published import PaperTable
+from tidefast.paper.reproduction.claims import CLAIMS, Claim
 from tidefast.paper.reproduction.columns import Column, Make, columns
-from tidefast.paper.reproduction.lines import ABLATED, Line, lines
 from tidefast.paper.reproduction.quantity import Quantity, Value
-from tidefast.paper.reproduction.stated import CLAIMS
-from tidefast.paper.setting import Place, Setting
-from tidefast.report import paper
-from tidefast.report.paper import PaperTable
+from tidefast.paper.reproduction.rows import ABLATED, Line, lines
+from tidefast.paper.scale import Place, Setting
+
+if TYPE_CHECKING:
+    from torch import nn
 
 TRANSFORMER = (3, 27, 35, 36, 37)
 TINY = 27
 FEW = frozenset({"Source", *(f"{base}{add_on}" for base in ("ETA", "ROID") for add_on in ("", " + RDumb", " + ASR"))})
 """Rows that are run at the small scale where all would take long."""
-_TINY = Specification("tidefast.paper.reproduction.tiny:network", title="ViT-Tiny")
+_TINY = Specification("tidefast.paper.reproduction.plan:vit_tiny", title="ViT-Tiny")
 
 
 @dataclass(frozen=True)
@@ -65,11 +69,11 @@ def plan(number: int, setting: Setting, *, base: str | None = None, all_rows: bo
     `base`: the method that ablations are made on; by default the paper's ROID, and at the small scale, where ROID does
     not collapse, ETA. `all_rows`: all contestants also where the small scale runs a few.
 
-    >>> from tidefast.paper.setting import Mini
+    >>> from tidefast.paper.scale import Mini
     >>> len(plan(5, Mini()).experiments), plan(5, Mini()).lines[2].label
     (21, 'ETA + ASR w/o r_t')
     """
-    table = paper.table(number)
+    table = published.table(number)
     mini = setting.name == "mini"
     base = (base or ("ETA" if mini else "ROID")) if number in ABLATED else "ROID"
     rows, found = lines(table, base), columns(table, setting)
@@ -160,3 +164,22 @@ def _shorter(rows: list[Line], cells: Mapping[tuple[str, str], Quantity]) -> lis
 
 def _label(table: PaperTable, key: str) -> str:
     return next(column.label for column in table.columns if column.key == key)
+
+
+def vit_tiny(pretrained: bool = True) -> nn.Module:
+    """timm's ViT-Tiny, which the paper does not name but is the usual one, with its ImageNet weights.
+
+    It takes images in [0, 1] and normalises them itself.
+    """
+    try:
+        import timm
+    except ImportError as error:
+        raise ImportError(f"ViT-Tiny comes from timm: {how_to_install('vision')}") from error
+    from torch.nn import Sequential
+
+    from tidefast.models.pixels import PixelNormalization
+
+    half = (0.5, 0.5, 0.5)
+    return Sequential(
+        PixelNormalization(half, half), timm.create_model("vit_tiny_patch16_224", pretrained=pretrained)
+    ).eval()

@@ -8,13 +8,12 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tidefast.adapter import Adapter
 from tidefast.bench import assembly, metrics
 from tidefast.bench.experiment import Experiment
 from tidefast.bench.results import Run
-from tidefast.paper.analysis import accuracy
+from tidefast.paper.study import accuracy, result_of
 
 STEPS = 15
 """So many are timed; the fastest counts, for other load only adds."""
@@ -59,7 +58,7 @@ def visit(at: int) -> Metric:
     """The accuracy at a visit in percent, counted from 1; 0 is the last."""
 
     def metric(run: Run) -> float:
-        return 100.0 * float(_result(run)["visits"][at - 1])
+        return 100.0 * float(result_of(run)["visits"][at - 1])
 
     return metric
 
@@ -68,7 +67,7 @@ def recovery(at: int | None) -> Metric:
     """Knowledge recovery at a visit in percentage points, counted from 1, 0 is the last; None: the mean of all."""
 
     def metric(run: Run) -> float:
-        values = [100.0 * float(value) for value in _result(run)["knowledge_recovery"]]
+        values = [100.0 * float(value) for value in result_of(run)["knowledge_recovery"]]
         return statistics.fmean(values) if at is None else values[at - 1]
 
     return metric
@@ -129,9 +128,3 @@ def _adapter(run: Run) -> Adapter:
     adapter = assembly.adapter_of(run.experiment, assembly.model_of(run.experiment), stream)
     adapter(stream[0].images)
     return adapter
-
-
-def _result(run: Run) -> dict[str, Any]:
-    result = run.result
-    assert result is not None, f"{run.folder} is not finished"
-    return result

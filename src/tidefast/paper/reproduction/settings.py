@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tidefast import resets
-from tidefast.report import paper
+from tidefast.paper import published
 from tidefast.report.sheet import Cell, Row, Sheet
 from tidefast.resets.ablations import ABLATIONS
 from tidefast.streams.ccc import LEVELS
@@ -26,7 +26,7 @@ def sheet(number: int) -> tuple[Sheet, str]:
     >>> sheet(14)[1], sheet(15)[1], sheet(25)[1]
     ('7 of 7 rows agree', '1 of 3 rows agree', '3 of 3 rows agree')
     """
-    table = paper.table(number)
+    table = published.table(number)
     ours = _hyperparameters() if number == 14 else _groups(number)
     rows, agreeing = [], 0
     for row in table.rows:
@@ -77,5 +77,5 @@ def _same(ours: Cell, theirs: Cell) -> bool:
 
 def _agree_when_swapped(number: int, ours: Mapping[str, list[Cell]]) -> bool:
     exchanged = {"Easy": "Hard", "Hard": "Easy"}
-    theirs = {exchanged.get(row.method, row.method): row.cells["corruptions"] for row in paper.table(number).rows}
+    theirs = {exchanged.get(row.method, row.method): row.cells["corruptions"] for row in published.table(number).rows}
     return all(_same(ours[name][0], cell) for name, cell in theirs.items())

@@ -11,13 +11,22 @@ from pathlib import Path
 from tidefast.bench.experiment import Experiment
 from tidefast.bench.results import Run
 from tidefast.errors import UnknownNameError
+from tidefast.paper import published
+from tidefast.paper.analyses import registry
 from tidefast.paper.analysis import Analysis
-from tidefast.paper.reproduction import figures, layout, settings
+from tidefast.paper.reproduction import outcome, settings
 from tidefast.paper.reproduction.claims import Agreement, judge
 from tidefast.paper.reproduction.outcome import Outcome
 from tidefast.paper.reproduction.plan import Plan, plan
-from tidefast.paper.setting import Setting
-from tidefast.report import paper
+from tidefast.paper.scale import Setting
+
+LABELS = (
+    *("ours_vs_rdumb", "overview", "C_t_vs_acc", "sig(mu)_vs_mu(sig)", "var_logit", "fp_vs_tp", "label_imbalance"),
+    *("inc+cdc", "collapse", "stable", "batch", "hyper", "dynamics", "cifar10", "cifar100"),
+)
+"""In the order of the paper."""
+DIAGRAM = "overview"
+"""The one that shows no data."""
 
 
 class Target(ABC):
@@ -49,12 +58,12 @@ class Results(Target):
             (line.name, column.key): value
             for line in plan.lines
             for column in plan.columns
-            if (value := layout.published_value(line, column)) is not None
+            if (value := outcome.published_value(line, column)) is not None
         }
         ours = {place: value.number for place, value in values.items()}
         here, there = (judge(plan.claims, numbers, names, noise.__getitem__) for numbers in (ours, theirs))
-        order = sum(layout.agreements(plan, values).values(), Agreement())
-        sheets = (layout.sheet(plan, values), *([layout.claims(plan, here, there)] if here else []))
+        order = sum(outcome.agreements(plan, values).values(), Agreement())
+        sheets = (outcome.sheet(plan, values), *([outcome.claims(plan, here, there)] if here else []))
         finished = sum(one.key in runs for one in self.experiments)
         return Outcome(self.label, self.title, sheets, finished, len(self.experiments), tuple(here), order)
 
@@ -63,7 +72,7 @@ class Constants(Target):
     """A table of settings."""
 
     def __init__(self, number: int) -> None:
-        self.number, self.label, self.title = number, f"table {number}", paper.table(number).title
+        self.number, self.label, self.title = number, f"table {number}", published.table(number).title
         self.experiments = []
 
     def outcome(self, runs: Mapping[str, Run], folder: Path) -> Outcome:
@@ -109,10 +118,10 @@ class Diagram(Target):
 
 def everything(setting: Setting, *, base: str | None = None, all_rows: bool = False) -> list[Target]:
     """All of them: the tables in order, then the figures in order."""
-    tables = [_table(table.number, setting, base, all_rows) for table in paper.tables()]
+    tables = [_table(table.number, setting, base, all_rows) for table in published.tables()]
     drawn: dict[str, Target] = {}
-    for label in figures.LABELS:
-        if label == figures.DIAGRAM or label in figures.by_figure():
+    for label in LABELS:
+        if label == DIAGRAM or label in by_figure():
             target = _figure(label, setting)
             drawn.setdefault(target.label, target)
     return [*tables, *drawn.values()]
@@ -152,16 +161,16 @@ def _one(name: str, setting: Setting, base: str | None, all_rows: bool) -> Targe
             break
     else:
         kind = ""
-    labels = {figures.plain(label): label for label in figures.LABELS}
-    if kind != "tab" and figures.plain(text) in labels:
-        return _figure(labels[figures.plain(text)], setting)
+    labels = {plain(label): label for label in LABELS}
+    if kind != "tab" and plain(text) in labels:
+        return _figure(labels[plain(text)], setting)
     if kind != "fig":
-        ids = {table.id.lower(): table.number for table in paper.tables()}
-        ids |= {str(table.number): table.number for table in paper.tables()}
+        ids = {table.id.lower(): table.number for table in published.tables()}
+        ids |= {str(table.number): table.number for table in published.tables()}
         number = ids.get(text.lower().replace("_", "-"))
         if number is not None:
             return _table(number, setting, base, all_rows)
-    near = difflib.get_close_matches(text, [*(table.id for table in paper.tables()), *figures.LABELS], n=1)
+    near = difflib.get_close_matches(text, [*(table.id for table in published.tables()), *LABELS], n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     raise UnknownNameError(
         f"the paper has no table or figure {name!r}; {hint}`tidefast reproduce --list` names them all"
@@ -175,11 +184,32 @@ def _table(number: int, setting: Setting, base: str | None, all_rows: bool) -> T
 
 
 def _figure(label: str, setting: Setting) -> Target:
-    if label == figures.DIAGRAM:
+    if label == DIAGRAM:
         return Diagram(label)
-    known = figures.by_figure()
+    known = by_figure()
     if label not in known:
         raise UnknownNameError(f"no analysis is the counterpart of the figure {label!r}; `tidefast analyse` lists them")
     analysis = known[label]
     labels = tuple(one for one, other in known.items() if other.name == analysis.name)
     return Figures(analysis, labels, analysis.experiments(setting))
+
+
+def plain(label: str) -> str:
+    """A label as it is compared: small letters and digits.
+
+    >>> plain("sig(mu)_vs_mu(sig)")
+    'sigmuvsmusig'
+    """
+    return "".join(letter for letter in label.lower() if letter.isalnum())
+
+
+def by_figure() -> dict[str, Analysis]:
+    """The analysis of each figure that has one."""
+    found: dict[str, Analysis] = {}
+    for name in registry.names():
+        analysis = registry.get(name)()
+        for said in analysis.paper:
+            kind, _, label = said.partition(" ")
+            if kind == "figure":
+                found.setdefault(plain(label), analysis)
+    return {label: found[plain(label)] for label in LABELS if plain(label) in found}

@@ -1,4 +1,4 @@
-"""What a page tells: the contestants' results along one stream, and a few images of it."""
+"""What a page shows: the contestants' results along one stream, and a few images of it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from tidefast import bench
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Counts: TypeAlias = npt.NDArray[np.int64]
@@ -120,3 +122,26 @@ class Story:
     def window(self) -> int:
         """Batches that an accuracy curve averages over."""
         return max(1, self.total // 25)
+
+
+def track_of(run: bench.Run, key: str, label: str, details: bool = True) -> Track:
+    """What a run holds so far; without `details` only what its accuracy over time needs."""
+    steps = run.steps
+    batches = run.batches
+    nothing, unknown = np.zeros((batches, 0), np.int64), np.full(batches, np.nan)
+    # Every run has the concentration; it is shown beside a threshold only.
+    concentrated = details and bool(np.isfinite(steps["threshold"]).any())
+    return Track(
+        key=key,
+        label=label,
+        total=max(run.total, batches),
+        correct=steps["correct"].astype(np.float64),
+        count=steps["images"].astype(np.float64),
+        predicted=steps["predicted"].astype(np.int64) if details else nothing,
+        labels=steps["labels"].astype(np.int64) if details else nothing,
+        domains=bench.dominant_domains(run),
+        reset_fraction=np.nan_to_num(steps["reset_fraction"]),
+        concentration=steps["concentration"] if concentrated else unknown,
+        threshold=steps["threshold"] if concentrated else unknown,
+        seconds=run.seconds if details else unknown,
+    )

@@ -161,7 +161,7 @@ def _headline(found: PaperTable, row: Published) -> str:
 
 @functools.cache
 def _content() -> dict[str, Any]:
-    text = resources.files("tidefast.report").joinpath("paper.json").read_text(encoding="utf-8")
+    text = resources.files("tidefast.paper").joinpath("published.json").read_text(encoding="utf-8")
     content: dict[str, Any] = json.loads(text)
     return content
 

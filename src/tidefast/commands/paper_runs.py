@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tidefast.bench import Experiment
-    from tidefast.paper.setting import Setting
+    from tidefast.paper.scale import Setting
 
 _DATA = {
     "imagenet": "validation images of ImageNet, one folder for each class: for CCC",
@@ -41,7 +41,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def setting(options: argparse.Namespace) -> Setting:
     """The scale that was asked for."""
-    from tidefast.paper.setting import Full, Mini
+    from tidefast.paper.scale import Full, Mini
 
     given = {name: getattr(options, name.replace("-", "_")) for name in _DATA}
     given = {name: path for name, path in given.items() if path is not None}
@@ -75,9 +75,9 @@ def obtain(experiments: Sequence[Experiment], options: argparse.Namespace) -> No
     from pathlib import Path
 
     from tidefast.commands.bar import of_runs
-    from tidefast.paper import launch
+    from tidefast.paper import study
 
-    if not launch.missing(experiments, Path(options.runs)):
+    if not study.missing(experiments, Path(options.runs)):
         return
     with of_runs() as show:
-        launch.obtain(experiments, Path(options.runs), jobs=options.jobs, threads=options.threads, watch=show)
+        study.obtain(experiments, Path(options.runs), jobs=options.jobs, threads=options.threads, watch=show)

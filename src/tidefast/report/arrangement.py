@@ -11,13 +11,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tidefast import bench
-from tidefast.bench import Experiment, metrics
+from tidefast.bench import Experiment, metrics, protocols
 from tidefast.core.specification import Specification
 from tidefast.errors import FolderError
-from tidefast.report import protocols
-
-ACCURACIES = {"images": "accuracy", "domains": "domain_mean", "visits": "visit_mean"}
-"""The kinds of accuracy, and their names in a summary."""
 
 _SETTINGS = ("model", "optimizer", "batch", "window", "source", "source_images")
 _FIRST = {"source": 0, "batchnorm": 1}
@@ -52,11 +48,7 @@ class Entry:
 
     def accuracy(self, kind: str = "auto") -> float:
         """In percent, by image, domain or visit; `auto`: as is usual for the stream."""
-        kind = protocols.protocol(self.experiment.stream).accuracy if kind == "auto" else kind
-        value = self.summary[ACCURACIES[kind]]
-        if value is None and kind == "visits":  # the first visit is not over, or there is only one
-            value = self.summary["domain_mean"]
-        return float("nan") if value is None else 100.0 * value
+        return protocols.accuracy(self.experiment, self.summary, kind)
 
 
 def read(folders: Sequence[str | Path]) -> list[Entry]:

@@ -9,12 +9,11 @@ import numpy as np
 
 from tidefast import bench
 from tidefast.report import curves, formats
-from tidefast.report.entries import Arrangement, Column, Contestant, Entry, Repetition, patiently
+from tidefast.report.arrangement import Arrangement, Column, Contestant, Entry, Repetition, patiently
+from tidefast.report.data import Story, Track, track_of
 from tidefast.report.markup import Markup, element
 from tidefast.report.page import document, section
 from tidefast.report.sheet import Sheet
-from tidefast.report.story import Story, Track
-from tidefast.report.tracks import track_of
 
 POINTS = 40_000
 """About so many points in all curves of the page together."""

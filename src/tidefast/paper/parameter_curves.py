@@ -1,4 +1,4 @@
-"""Runs that differ in one number: accuracy against it, one line for all that is otherwise alike."""
+"""Runs that differ in one number: accuracy against it, one curve for all that is otherwise alike."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ import numpy as np
 from tidefast.bench.experiment import Experiment
 from tidefast.bench.results import Run
 from tidefast.paper import naming
-from tidefast.paper.analysis import accuracy
-from tidefast.paper.launch import StudyError
+from tidefast.paper.study import StudyError, accuracy, reset_count
 from tidefast.report.sheet import Cell, number
 
 BLOCK = 20
@@ -135,13 +134,6 @@ def need(found: Sequence[Line], what: str) -> None:
     """Raise when there is no line: `what` names the runs that would make one."""
     if not found:
         raise StudyError(f"none of these runs can be compared: there must be {what}")
-
-
-def reset_count(run: Run) -> float:
-    """How often a finished run was reset."""
-    result = run.result
-    assert result is not None, f"{run.folder} is not finished"
-    return float(result["resets"]["count"])
 
 
 def mean(what: Callable[[Run], float], runs: Sequence[Run]) -> float:

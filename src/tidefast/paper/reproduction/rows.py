@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tidefast.bench.ledger import VARIANTS
+from tidefast.paper.published import PaperTable, Published
 from tidefast.paper.reproduction import quantity
 from tidefast.paper.reproduction.quantity import Metric
-from tidefast.report.paper import PaperTable, Published
 from tidefast.report.sheet import Cell
 
 ABLATED = (5, 13, *range(16, 22))
