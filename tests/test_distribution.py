@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from tidefast.core.state import State
 from tidefast.core.step import Step
 from tidefast.corruptions import corrupt
 from tidefast.probes.held_statistics import HeldStatistics
-from tidefast.probes.outputs import Outputs
+from tidefast.probes.outputs import OutputMoments, Outputs
 from tidefast.testing import small_network
 
 SGD = functools.partial(torch.optim.SGD, lr=0.05, momentum=0.9)
@@ -82,9 +83,8 @@ def test_moments_and_their_gradients_are_those_of_autograd_also_where_the_networ
     loss = logits.square().sum() + sum((w * value).sum() for w, value in zip(weights, expected, strict=True))
     gradients = torch.autograd.grad(loss, list(net.parameters()))
     outputs = Outputs.of(net)
-    with outputs.measuring(graph=True):
+    with outputs.measuring(graph=True) as moments:
         logits = net(images)
-    moments = outputs.take()
     found = moments.means + moments.variances
     torch.testing.assert_close(found, expected)
     loss = logits.square().sum() + sum((w * value).sum() for w, value in zip(weights, found, strict=True))
@@ -128,9 +128,8 @@ class PairNorm(OwnNorm):
 def test_every_kind_of_layer_is_measured_over_all_but_its_images_and_channels(layer, shape, places):
     net, values = nn.Sequential(layer).eval(), torch.rand(shape) * 2
     outputs = Outputs.of(net)
-    with outputs.measuring():
+    with outputs.measuring() as moments:
         result = net(values)
-    moments = outputs.take()
     torch.testing.assert_close(moments.means, [result.mean(places)])
     torch.testing.assert_close(moments.variances, [result.var(places, correction=0)])
 
@@ -138,9 +137,8 @@ def test_every_kind_of_layer_is_measured_over_all_but_its_images_and_channels(la
 def test_a_channel_of_one_value_has_that_mean_and_no_variance():
     net = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)).eval()
     outputs = Outputs.of(net)
-    with outputs.measuring(graph=True):
+    with outputs.measuring(graph=True) as moments:
         result = net(torch.rand(5, 4))
-    moments = outputs.take()
     torch.testing.assert_close(moments.means[0], result)
     assert torch.equal(moments.variances[0], torch.zeros(5, 3))
     torch.autograd.backward(moments.means[0].sum() + moments.variances[0].sum())
@@ -153,31 +151,32 @@ def test_a_layer_that_gives_more_than_a_tensor_is_left_alone():
             return self[1](self[0](values)[0])
 
     outputs = Outputs.of(net := Net(PairNorm(5), nn.LayerNorm(5)))
-    with outputs.measuring(graph=True):
+    with outputs.measuring(graph=True) as moments:
         net(torch.rand(4, 7, 5))
-    assert len(outputs.take().means) == 1
+    assert len(moments.means) == 1
 
 
-def test_nothing_is_measured_unasked_and_only_the_latest_pass_is_kept():
+def test_nothing_is_measured_unasked_and_a_block_gives_the_moments_of_its_latest_pass():
     net = network()
     outputs = Outputs.of(net)
     assert Outputs.of(net) is outputs
-    net(IMAGES[0])
-    assert outputs.latest.means == []
-    with outputs.measuring():
+    with outputs.measuring() as outer:
         net(IMAGES[0])
-        net(IMAGES[1][:5])
-    assert [len(layer) for layer in outputs.latest.means] == [5, 5, 5]
+        with outputs.measuring() as inner:
+            net(IMAGES[1][:5])
+        assert [len(layer) for layer in outer.means] == [len(layer) for layer in inner.means] == [5, 5, 5]
+        net(IMAGES[1][:3])
     net(IMAGES[0])
-    assert outputs.latest.means == []
+    assert [len(layer) for layer in outer.means] == [3, 3, 3]
+    assert [len(layer) for layer in inner.means] == [5, 5, 5]
 
 
 def test_a_network_that_runs_other_layers_than_before_is_named():
     outputs = Outputs.of(net := network())
-    with outputs.measuring():
+    with outputs.measuring() as moments:
         net(IMAGES[0])
     with pytest.raises(ValueError, match="have 36 channels, those of the source data had 5"):
-        outputs.take().distance(torch.zeros(5), torch.zeros(5))
+        moments.distance(torch.zeros(5), torch.zeros(5))
 
 
 def test_a_network_without_normalisation_layers_is_refused():
@@ -309,11 +308,17 @@ def test_networks_without_batchnorm_are_drawn_to_the_source_by_their_own_layers(
     )
 
 
+def live_moments() -> int:
+    gc.collect()
+    return sum(type(thing) is OutputMoments for thing in gc.get_objects())
+
+
 def test_nothing_of_a_step_is_kept_alive():
     for method, policy in ((methods.DATTA(), None), (methods.Tent(), "distribution"), (methods.ROID(), "distribution")):
         adapted = adapter(method, reset=policy)
+        before = live_moments()
         adapted(IMAGES[0])
-        assert Outputs.of(adapted.network.module).latest.means == []
+        assert live_moments() == before
 
 
 def test_datta_is_saved_in_the_middle_of_a_window_and_continued(tmp_path):

@@ -200,20 +200,18 @@ def test_features_are_what_the_head_of_a_published_network_is_given(torchvision,
     ):
         model.eval()
         features = Features.of(model)
-        logits = model(batch)
+        logits, seen = features.along(model, batch)
         assert features.name == head
-        taken = features.take()
-        assert torch.allclose(model.get_submodule(head)(taken), logits)
-        assert taken.requires_grad
+        assert torch.allclose(model.get_submodule(head)(seen), logits)
+        assert seen.requires_grad
 
 
-def test_features_are_watched_once_and_given_out_once():
+def test_features_are_watched_once_and_are_those_of_the_pass_asked_for():
     net = small_network()
     assert Features.of(net) is Features.of(net)
     net(torch.rand(2, 3, 8, 8))
-    Features.of(net).take()
-    with pytest.raises(ValueError, match="'11', did not run since"):
-        Features.of(net).take()
+    with pytest.raises(ValueError, match="'11', did not run; it must be the classifier head"):
+        Features.of(net).along(lambda images: images, torch.rand(2, 3, 8, 8))
 
 
 def test_a_network_without_a_linear_head_is_refused_with_its_layers():
@@ -253,8 +251,9 @@ def test_lame_answers_with_the_fixed_point_of_its_update_on_the_source_model(kin
         net.eval()
     adapter = tidefast.adapt(net, methods.LAME(kind), num_classes=10)
     features = Features.of(net)
-    q = net(images()).detach().softmax(1)
-    w = affinity_by_hand(kind, features.take().detach(), 5)
+    logits, seen = features.along(net, images())
+    q = logits.detach().softmax(1)
+    w = affinity_by_hand(kind, seen.detach(), 5)
     y = q
     for _ in range(100):
         y = torch.stack([torch.exp((q[i] + 1e-10).log() + w[i] @ y) for i in range(16)])

@@ -15,7 +15,7 @@ from torch.optim.swa_utils import SWALR
 import tidefast
 from tidefast import methods
 from tidefast.methods.petal import quantile
-from tidefast.methods.vida import Adapters, Allotment, insert_adapters
+from tidefast.methods.vida import Adapters, Allotment, Scales, insert_adapters
 from tidefast.testing import small_network
 
 SGD = functools.partial(torch.optim.SGD, lr=0.05, momentum=0.9)
@@ -278,7 +278,7 @@ def test_adapters_compute_what_layers_beside_the_layer_would(layer, inputs):
         nn.init.normal_(up)
     expected.take(adapters)
     expected.scales = (0.7, 1.3)
-    with allotment.giving(0.7, 1.3):
+    with allotment.giving(Scales(0.7, 1.3)):
         weight = adapters(layer.weight)
     found = torch.func.functional_call(layer, {"weight": weight, "bias": layer.bias}, (inputs,))
     torch.testing.assert_close(found, expected(inputs))

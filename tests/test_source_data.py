@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -38,6 +39,9 @@ class Moved(methods.Tent):
             list(source.labelled() if self.labelled else source)
         network.arena.values.add_(1.0)  # as a warm-up would
         return {"start": network.arena.source + self.distance}
+
+    def start(self, constants: Mapping[str, Tensor]) -> Tensor | None:
+        return constants["start"]
 
 
 @dataclass(frozen=True)

@@ -111,9 +111,10 @@ def test_attention_is_that_of_the_last_block_whatever_runs_in_between(family, tr
     net, images = transformers[family], IMAGES[0, :3]
     adapted = tidefast.adapt(net, "rem")
     tokens = Tokens.of(adapted.network.module)
-    adapted.predict(images)  # through REM's own forward, which watches
+    with tokens.watching("attention", "final") as seen:
+        adapted.network(images)
     adapted.network.source_logits(images.flip(3))
-    found = tokens.take_attention()
+    found = seen.attention()
     inner = net[2] if isinstance(net, nn.Sequential) else net
     blocks = inner.blocks if hasattr(inner, "blocks") else inner.encoder.layers
     attention = blocks[-1].attn if hasattr(inner, "blocks") else blocks[-1].self_attention
@@ -134,8 +135,10 @@ def test_attention_is_that_of_the_last_block_whatever_runs_in_between(family, tr
             weights = (heads[0] + heads[1]) / 2
     patches = weights[:, :, -16:]
     torch.testing.assert_close(found, patches.mean(1) if "without" in family else patches[:, 0])
-    with pytest.raises(ValueError, match="no attention to take: run the model within watching"):
-        tokens.take_attention()
+    with tokens.watching("final") as seen:
+        adapted.network(images)
+    with pytest.raises(ValueError, match="no attention was seen: run the model within watching"):
+        seen.attention()
 
 
 def test_the_bundled_transformer_merges_tokens_so_a_patch_is_what_a_last_token_covers():
@@ -163,8 +166,9 @@ def test_the_bundled_transformer_merges_tokens_so_a_patch_is_what_a_last_token_c
     torch.testing.assert_close(fewer, whole * seen[..., None])
     position = net.position.unflatten(1, (8, 8))
     torch.testing.assert_close(replaced, torch.where(seen[..., None] > 0, whole, 1.0 + position))
-    watched.predict(images)
-    scores = tokens.take_attention()
+    with tokens.watching("attention") as attended:
+        module(images)
+    scores = attended.attention()
     assert scores.shape == (3, 16)
     torch.testing.assert_close(scores.sum(1), torch.ones(3))
 

@@ -8,18 +8,18 @@ import logging
 import math
 import os
 import time
-from collections.abc import Iterable
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 import tidefast
 from tidefast.core import optim, snapshot
-from tidefast.core.network import START
+from tidefast.core.network import Network
 from tidefast.core.record import Callback, StepRecord
-from tidefast.core.state import State, Value
-from tidefast.core.step import Step
+from tidefast.core.state import State, StateView, Value
+from tidefast.core.step import Forward, Step
 from tidefast.core.validation import require_choice, require_count
 from tidefast.errors import NonFiniteError, SnapshotError
 from tidefast.methods.base import Method, OptimizerFactory
@@ -29,6 +29,7 @@ from tidefast.resets.base import Reset, Verdict
 from tidefast.resets.base import registry as resets
 from tidefast.resets.never import Never
 
+R = TypeVar("R", Tensor, Tensor | Forward)
 _KIND = "adapter"
 _log = logging.getLogger("tidefast")
 
@@ -115,8 +116,9 @@ class Adapter:
         self.network = configured(model, self.method, self.policy)
         self.preparation = constants_for(self.network, self.method, self.policy, source)
         self.constants = self.network.constants = self.preparation.tensors
-        if START in self.constants:
-            self.network.arena.begin_at(self.constants[START])
+        start = self.method.start(self.constants)
+        if start is not None:
+            self.network.arena.begin_at(start)
         self.optimizer = self._make_optimizer(optimizer)
         self._initial_group = {k: v for k, v in self.optimizer.param_groups[0].items() if k != "params"}
         self.callbacks = list(callbacks)
@@ -165,6 +167,12 @@ class Adapter:
     def num_classes(self) -> int | None:
         """Number of classes; None until it is given or the first batch has told."""
         return self._num_classes
+
+    @property
+    def state(self) -> Mapping[str, StateView]:
+        """What is declared and current, to look at: of the "method", of the "reset" policy, and of the method's
+        "own_reset" where it has one; empty until the number of classes is known."""
+        return {owner: StateView(state) for owner, state in self._states.items()}
 
     def numbers_held(self) -> int:
         """How many numbers live in memory for this adapter, the shared frozen weights included."""
@@ -217,17 +225,28 @@ class Adapter:
 
     def _adapt(self, images: Tensor) -> tuple[Tensor, StepRecord]:
         arena = self.network.arena
-        with torch.set_grad_enabled(len(arena) > 0), contextlib.ExitStack() as watch:
-            for policy in self._policies.values():
-                watch.enter_context(policy.watching(self.network))
-            logits = self._forward(images)
+        with torch.set_grad_enabled(len(arena) > 0), contextlib.ExitStack() as stack:
+            watched = {
+                name: stack.enter_context(policy.watching(self.network)) for name, policy in self._policies.items()
+            }
+            forward = Forward.of(self._run(self.method.forward, images))
+        logits = forward.logits
         if not _all_finite(logits):
             return self._refuse("non-finite logits", images)
         if self._num_classes is None:
             self._bind(logits.shape[1])
-        step = Step(self.step, images, logits, self.network, self.constants, self.seed, self.optimizer)
+        step = Step(
+            number=self.step,
+            images=images,
+            logits=logits,
+            network=self.network,
+            constants=self.constants,
+            seed=self.seed,
+            optimizer=self.optimizer,
+            for_loss=forward.for_loss,
+        )
         for name, policy in self._policies.items():
-            policy.begin(step, self._states[name])
+            policy.begin(step, self._states[name], watched[name])
         arena.zero_gradients()
         objective = step.objective = self.method.gradient(step, self._states["method"])
         loss = None if objective.loss is None else float(objective.loss.detach())
@@ -273,13 +292,13 @@ class Adapter:
         """Carry out a policy's reset: parameters, episode state, optimiser."""
         arena, cut = self.network.arena, verdict.cut or 0
         method_state = self._states["method"]
-        moves_anchor = verdict.target == "anchor" and "anchor" in method_state
-        if not moves_anchor:
+        anchor = method_state.anchor if verdict.target == "anchor" else None
+        if anchor is None:
             arena.restore(cut)
         for state in self._states.values():
             state.restart(cut)
-        if moves_anchor:
-            method_state["anchor"] = torch.cat([arena.values[:cut], arena.source[cut:]])
+        if anchor is not None:
+            method_state[anchor] = torch.cat([arena.values[:cut], arena.source[cut:]])
         if not verdict.keep_optimizer:
             self.optimizer.state.clear()
 
@@ -322,24 +341,29 @@ class Adapter:
         if not _all_finite(images):
             images = torch.where(torch.isfinite(images), images, 0.0)
         if len(images) == 1 and self._recent is not None and self.network.statistics.needs_batch:
-            logits = self.method.output(self._forward(torch.cat([self._recent, images])[-self.window :]))[-1:]
+            logits = self._predict(torch.cat([self._recent, images])[-self.window :])[-1:]
         else:
-            logits = self.method.output(self._forward(images))
+            logits = self._predict(images)
         return logits if _all_finite(logits) else torch.where(torch.isfinite(logits).all(1, keepdim=True), logits, 0.0)
 
     def _method_state(self, images: Tensor) -> State:
         """The method's state; before the number of classes is known, that of a method that has seen nothing."""
-        if self._states or type(self.method).forward is Method.forward:
+        kind = type(self.method)
+        if self._states or (kind.forward is Method.forward and kind.predict is Method.predict):
             return self._states.get("method", State())
         return State(self.method.fields(self.network, self.network(images).shape[1]))
 
-    def _forward(self, images: Tensor) -> Tensor:
-        """Logits with the current parameters. One image alone has no batch statistics: it gets the source's."""
+    def _predict(self, images: Tensor) -> Tensor:
+        return self.method.output(self._run(self.method.predict, images))
+
+    def _run(self, hook: Callable[[Network, Tensor, State], R], images: Tensor) -> R:
+        """What `Method.forward` or `Method.predict` gives. One image alone has no batch statistics: it gets the
+        source's."""
         statistics = self.network.statistics
         lone = len(images) == 1 and statistics.needs_batch
         try:
             with statistics.of_source() if lone else contextlib.nullcontext():
-                logits = self.method.forward(self.network, images, self._method_state(images))
+                result = hook(self.network, images, self._method_state(images))
         except (RuntimeError, ValueError, IndexError) as error:
             rank = self.network.image_rank
             if rank is None or images.dim() == rank:
@@ -348,12 +372,13 @@ class Adapter:
                 f"the model failed on images of shape {tuple(images.shape)}, and its convolutions take batches with "
                 f"{rank} dimensions; a single image becomes a batch with images[None]"
             ) from error
+        logits = Forward.of(result).logits
         if len(logits) != len(images):
             raise ValueError(f"the model returned {len(logits)} rows of logits for {len(images)} images")
         expected = self._num_classes
         if expected is not None and logits.shape[1] != expected:
             raise ValueError(f"the model returned {logits.shape[1]} classes, but num_classes is {expected}")
-        return logits
+        return result
 
     def _admit(self, images: Tensor) -> Tensor:
         """Check a batch, and bring it into the network's type."""

@@ -15,9 +15,6 @@ from tidefast.core.arena import Arena
 from tidefast.core.normalization import Statistics
 from tidefast.core.snapshot import digest_of
 
-START = "start"
-"""The constant, where a method prepares one, at which its adapted parameters begin in place of the caller's."""
-
 _RANK_OF_CONVOLUTION = ((nn.Conv1d, 3), (nn.Conv2d, 4), (nn.Conv3d, 5))
 
 

@@ -22,6 +22,8 @@ class Field:
     "episode"; fields of lifetime "stream" last until `Adapter.reset`. A `layered` field is laid out like
     the arena, so a selective reset restores only its deepest part. `shape` is that of the tensor a
     field may hold that starts as None; one that ends with `...` leaves the rest open, as (64, ...) does for 64 images.
+    The `anchor`, if a method has one, holds what it draws the adapted parameters to, laid out like them: a reset with
+    `Verdict.target` "anchor" moves it and leaves the parameters.
 
     >>> state = State([Field("count", lambda: 0), Field("mean", lambda: None, shape=(10,))])
     >>> state["count"] += 1
@@ -35,28 +37,29 @@ class Field:
     lifetime: Lifetime = "episode"
     layered: bool = False
     shape: tuple[int | EllipsisType, ...] | None = None
+    anchor: bool = False
 
 
-class State(Mapping[str, Value]):
-    """The current values of a set of fields. Assigning to an undeclared name is an error."""
+class StateView(Mapping[str, Value]):
+    """The current values of declared fields, to look at."""
 
-    def __init__(self, fields: Iterable[Field] = ()) -> None:
-        self.fields = {field.name: field for field in fields}
-        self._values: dict[str, Value] = {name: field.initial() for name, field in self.fields.items()}
+    def __init__(self, state: StateView) -> None:
+        self.fields: dict[str, Field] = state.fields
+        self._values: dict[str, Value] = state._values
 
     def __getitem__(self, name: str) -> Value:
         return self._values[name]
-
-    def __setitem__(self, name: str, value: Value) -> None:
-        if name not in self._values:
-            raise KeyError(f"{name!r} was not declared; declared: {', '.join(self._values) or 'nothing'}")
-        self._values[name] = value.detach() if isinstance(value, Tensor) else value
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)
 
     def __len__(self) -> int:
         return len(self._values)
+
+    @property
+    def anchor(self) -> str | None:
+        """The name of the field that is declared to be the anchor; None where none is."""
+        return next((name for name, field in self.fields.items() if field.anchor), None)
 
     def tensor(self, name: str) -> Tensor:
         """The value of a field that holds a tensor now."""
@@ -73,6 +76,19 @@ class State(Mapping[str, Value]):
         value = self._values[name]
         assert isinstance(value, (int, float)), f"state {name!r} holds {type(value).__name__}, not a number"
         return value
+
+
+class State(StateView):
+    """The current values of a set of fields. Assigning to an undeclared name is an error."""
+
+    def __init__(self, fields: Iterable[Field] = ()) -> None:
+        self.fields = {field.name: field for field in fields}
+        self._values = {name: field.initial() for name, field in self.fields.items()}
+
+    def __setitem__(self, name: str, value: Value) -> None:
+        if name not in self._values:
+            raise KeyError(f"{name!r} was not declared; declared: {', '.join(self._values) or 'nothing'}")
+        self._values[name] = value.detach() if isinstance(value, Tensor) else value
 
     def update(self, values: Mapping[str, Value]) -> None:
         """Assign several fields."""

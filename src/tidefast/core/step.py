@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,6 +14,23 @@ from tidefast.core.network import Network
 from tidefast.core.state import Value
 
 _HALF_PRECISION_LOSS_SCALE = 2.0**10
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Forward:
+    """What `Method.forward` gives: the logits to answer with, and what else of the pass the loss needs."""
+
+    logits: Tensor
+    """[batch, classes]."""
+    for_loss: Any = None
+    """Anything, of a type that the method chooses; `loss` and `gradient` get it from `Step.from_forward`."""
+
+    @classmethod
+    def of(cls, result: Tensor | Forward) -> Forward:
+        """The same, where a method gave logits alone."""
+        return cls(result) if isinstance(result, Tensor) else result
 
 
 @dataclass
@@ -30,6 +48,8 @@ class Step:
     seed: int
     optimizer: torch.optim.Optimizer | None = None
     """What makes the update, over the arena's one parameter."""
+    for_loss: Any = None
+    """What `Method.forward` gave along with the logits; see `from_forward`."""
     objective: Objective | None = None
     """What the method made of the batch; set once its gradient is there."""
     _source_logits: dict[bool, Tensor] = field(default_factory=dict)
@@ -43,6 +63,15 @@ class Step:
         """The logits that the caller gets, but for `Method.output`, and that policies judge; without a graph."""
         own = None if self.objective is None else self.objective.answer
         return self.logits.detach() if own is None else own
+
+    def from_forward(self, kind: type[T]) -> T:
+        """What `Method.forward` gave as `Forward.for_loss`, which must be a `kind`."""
+        if not isinstance(self.for_loss, kind):
+            raise TypeError(
+                f"forward gave {type(self.for_loss).__name__} for the loss, which expects {kind.__name__}: return "
+                f"Forward(logits, for_loss={kind.__name__}(...)) from forward()"
+            )
+        return self.for_loss
 
     @functools.cached_property
     def generator(self) -> torch.Generator:
@@ -75,7 +104,7 @@ class Objective:
     """A method's answer to a batch."""
 
     loss: Tensor | None
-    """Scalar; None when no sample contributes, and then there is no gradient."""
+    """Scalar; None when no sample contributes, or the method needs none, and then there is no gradient."""
     selected: int
     """Samples that contributed."""
     updates: Mapping[str, Value] = field(default_factory=dict)

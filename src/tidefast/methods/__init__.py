@@ -1,6 +1,6 @@
 """One readable file per method."""
 
-from tidefast.core.step import Objective, Step
+from tidefast.core.step import Forward, Objective, Step
 from tidefast.methods.base import Method
 from tidefast.methods.batchnorm import AlphaBatchNorm, BatchNorm
 from tidefast.methods.cmae import CMAE
@@ -51,6 +51,7 @@ __all__ = [
     "BatchNorm",
     "CoTTA",
     "DeYO",
+    "Forward",
     "Method",
     "Objective",
     "PeTTA",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,7 +15,7 @@ from tidefast.core.normalization import Statistics, require_affine_names
 from tidefast.core.registry import Registry
 from tidefast.core.source import SourceData
 from tidefast.core.state import Field, State
-from tidefast.core.step import Objective, Step
+from tidefast.core.step import Forward, Objective, Step
 from tidefast.resets.base import Reset
 
 OptimizerFactory = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
@@ -61,17 +61,30 @@ class Method(Constrained):
     def prepare(self, network: Network, source: SourceData) -> dict[str, Tensor]:
         """Compute the method's constants from source data, once, before the stream.
 
-        What it calls "start" [len(arena)] is where the adapted parameters begin, and what resets return to; left out,
-        that is the caller's model. It finds its constants in `Step.constants` and `Network.constants`.
+        It finds them again in `Step.constants` and `Network.constants`.
         """
         return {}
 
-    def forward(self, network: Network, images: Tensor, state: State) -> Tensor:
-        """The logits [batch, classes] to answer with. Default: those of the adapted network, attached to the graph."""
+    def start(self, constants: Mapping[str, Tensor]) -> Tensor | None:
+        """Where the adapted parameters begin, and what resets return to [len(arena)], out of what `prepare` made.
+
+        None: where they are in the caller's model.
+        """
+        return None
+
+    def forward(self, network: Network, images: Tensor, state: State) -> Tensor | Forward:
+        """The logits [batch, classes] to answer with, and in a `Forward` what else the loss needs.
+
+        Default: those of the adapted network, attached to the graph.
+        """
         return network(images)
 
+    def predict(self, network: Network, images: Tensor, state: State) -> Tensor:
+        """The same logits for a batch that is not adapted to; for methods whose `forward` does more than that needs."""
+        return Forward.of(self.forward(network, images, state)).logits
+
     def loss(self, step: Step, state: State) -> Objective:
-        """The objective on a batch whose logits are known."""
+        """The objective on a batch whose logits, and whatever else `forward` gave, are known."""
         raise NotImplementedError(f"{type(self).__name__} must define loss() or gradient()")
 
     def gradient(self, step: Step, state: State) -> Objective:

@@ -69,10 +69,10 @@ class CMAE(Method):
         mask_token, head = (head_of(step.network.module)[1].get_submodule(name) for name in (_MASK, _HEAD))
         assert isinstance(mask_token, MaskToken)
         masked = uncertain(self._spread(step, tokens), self.mask_ratio)
-        with tokens.replaced(masked, mask_token.weight), tokens.watching("pixels", "final"):
+        with tokens.replaced(masked, mask_token.weight), tokens.watching("pixels", "final") as seen:
             logits = step.network(step.images)
         loss = losses.cross_entropy(step.logits, logits).mean()
-        final, pixels = tokens.take(), tokens.take_pixels()
+        final, pixels = seen.final(), seen.pixels()
         if self.hog_weight > 0 and masked.any():
             targets = hog.histograms(pixels, tokens.layout.patch)
             loss = loss + self.hog_weight * functional.mse_loss(head(final[masked]), targets[masked])
@@ -83,9 +83,9 @@ class CMAE(Method):
         """How much the final token of each patch [batch, patches] varies over augmented views."""
         augment, means = self.augment or ColourAffineBlur(), []
         for _ in range(self.uncertainty_views):
-            with tokens.watching("final"):
+            with tokens.watching("final") as seen:
                 step.network(call_augmentation(augment, step.images, step.generator))
-            means.append(tokens.take().float().mean(2))
+            means.append(seen.final().float().mean(2))
         return torch.stack(means).var(0)
 
     def after_step(self, step: Step, state: State) -> None:

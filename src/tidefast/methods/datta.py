@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,12 +15,21 @@ from tidefast.core.network import Network
 from tidefast.core.normalization import Statistics, require_affine_names
 from tidefast.core.source import SourceData
 from tidefast.core.state import Field, State
-from tidefast.core.step import Objective, Step
+from tidefast.core.step import Forward, Objective, Step
 from tidefast.methods.base import Method, registry
 from tidefast.probes.held_statistics import HeldStatistics, Rule
-from tidefast.probes.outputs import MEANS, VARIANCES, Outputs, of_source
+from tidefast.probes.outputs import MEANS, VARIANCES, OutputMoments, Outputs, of_source
 from tidefast.resets.base import Reset
 from tidefast.resets.distribution import Distribution
+
+
+class Measured(NamedTuple):
+    """What the loss needs of a pass."""
+
+    moments: OutputMoments
+    """Of the layers' outputs, attached to the graph."""
+    statistics: Tensor | None
+    """Those that BatchNorm layers made of the batch, to be kept; None where they used what they had."""
 
 
 @registry.register("datta")
@@ -65,31 +73,37 @@ class DATTA(Method):
 
     def prepare(self, network: Network, source: SourceData) -> dict[str, Tensor]:
         anew = State(self.fields(network, 0))
-        return of_source(Outputs.of(network.module), source, lambda images: self.forward(network, images, anew))
+        return of_source(Outputs.of(network.module), source, lambda images: self.predict(network, images, anew))
 
     def fields(self, network: Network, num_classes: int) -> list[Field]:
         return [Field("statistics", lambda: None, shape=HeldStatistics.of(network.module).source.shape)]
 
-    def forward(self, network: Network, images: Tensor, state: State) -> Tensor:
-        held, outputs = HeldStatistics.of(network.module), Outputs.of(network.module)
-        statistics = state.optional_tensor("statistics")
+    def forward(self, network: Network, images: Tensor, state: State) -> Forward:
+        with Outputs.of(network.module).measuring(graph=True) as moments:
+            logits, made = self._run(network, images, state)
+        return Forward(logits, for_loss=Measured(moments, made))
+
+    def predict(self, network: Network, images: Tensor, state: State) -> Tensor:
+        return self._run(network, images, state)[0]
+
+    def _run(self, network: Network, images: Tensor, state: State) -> tuple[Tensor, Tensor | None]:
+        """Logits, and the statistics where the batch made any."""
+        held, statistics = HeldStatistics.of(network.module), state.optional_tensor("statistics")
         if statistics is None and len(images) == 1:  # too little to make any of
             statistics = held.source
-        with outputs.measuring(graph=True) if torch.is_grad_enabled() else nullcontext():
-            if statistics is None:
-                with held.moving(held.source, between(self.source_share)):
-                    return network(images)
-            with held.using(statistics):
-                return network(images)
+        if statistics is None:
+            with held.moving(held.source, between(self.source_share)) as made:
+                return network(images), made
+        with held.using(statistics):
+            return network(images), None
 
     def loss(self, step: Step, state: State) -> Objective:
-        moments = Outputs.of(step.network.module).take()
+        moments, made = step.from_forward(Measured)
         loss = moments.distance(step.constants[MEANS], step.constants[VARIANCES])
         confident = step.logits.detach().softmax(1).amax(1) > self.confidence
         if confident.any():
             loss = loss + losses.entropy(step.logits[confident]).mean()
-        made = state["statistics"] is None and len(step.images) > 1
-        updates = {"statistics": HeldStatistics.of(step.network.module).after} if made else {}
+        updates = {} if made is None else {"statistics": made}
         return Objective(loss, selected=len(step.logits), updates=updates)
 
     def own_reset(self) -> Reset | None:

@@ -21,8 +21,7 @@ from tidefast.core.state import Field, State, Value
 from tidefast.core.step import Objective, Step
 from tidefast.methods.base import registry
 from tidefast.methods.shared.contrastive import class_means
-from tidefast.methods.shared.kept import Kept
-from tidefast.methods.shared.warmup import WarmTeacher
+from tidefast.methods.shared.warmup import Pair, WarmTeacher
 from tidefast.probes.features import head_of
 
 _DECAYS = 0.9, 0.999
@@ -144,7 +143,7 @@ class DPLOT(WarmTeacher):
         return torch.cat([images, images.flip(3)])
 
     def gradient(self, step: Step, state: State) -> Objective:
-        student, teacher, _ = Kept.of(step.network.module).take()
+        student, teacher, _ = step.from_forward(Pair)
         target = torch.stack(teacher.chunk(2)).mean(0)
         loss = torch.stack([self.divergence(view, target).mean() for view in student.chunk(2)]).sum()
         arena, spans, updates = step.network.arena, self._spans(step.network), {}

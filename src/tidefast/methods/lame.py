@@ -43,9 +43,9 @@ class LAME(Source):
 
     @torch.no_grad()
     def forward(self, network: Network, images: Tensor, state: State) -> Tensor:
-        logits = network(images)
-        features = Features.of(network.module).take().to(logits.dtype)
-        affinity = _AFFINITIES[self.affinity](functional.normalize(features, dim=1), self.neighbours)
+        logits, features = Features.of(network.module).along(network, images)
+        unit = functional.normalize(features.to(logits.dtype), dim=1)
+        affinity = _AFFINITIES[self.affinity](unit, self.neighbours)
         return draw_together(logits, affinity, self.iterations)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
@@ -12,7 +13,7 @@ from annotated_types import Ge
 from torch import Tensor
 
 from tidefast.core.constraints import Count, NonNegative, Share
-from tidefast.core.network import START, Network
+from tidefast.core.network import Network
 from tidefast.core.source import SourceData
 from tidefast.core.state import Field, State
 from tidefast.core.step import Objective, Step
@@ -22,6 +23,7 @@ from tidefast.methods.shared.swag import weight_average
 
 P = TypeVar("P", bound="PETAL")
 _LEAST_VARIANCE = 1e-6
+_START = "start"
 
 
 @registry.register("petal")
@@ -69,7 +71,10 @@ class PETAL(CoTTA):
             rate=self.swag_rate,
             final_rate=self.swag_final_rate,
         )
-        return {START: mean, "prior_variance": variance}
+        return {_START: mean, "prior_variance": variance}
+
+    def start(self, constants: Mapping[str, Tensor]) -> Tensor | None:
+        return constants.get(_START)
 
     def fields(self, network: Network, num_classes: int) -> list[Field]:
         # Set and used within one step, so never in a snapshot: the weights that return after it.

@@ -19,7 +19,7 @@ from tidefast.core.network import Network
 from tidefast.core.normalization import Statistics
 from tidefast.core.source import SourceData
 from tidefast.core.state import Field, State
-from tidefast.core.step import Objective, Step
+from tidefast.core.step import Forward, Objective, Step
 from tidefast.methods.base import registry
 from tidefast.methods.shared.memory import MemoryTeacher, refusable
 from tidefast.probes.features import Features
@@ -70,8 +70,8 @@ class PeTTA(MemoryTeacher):
         counts = sums = squares = torch.zeros(0)
         seen = 0
         for images in source:
-            logits = network(images[: self.source_samples - seen])
-            features = Features.of(network.module).take().double()
+            logits, features = Features.of(network.module).along(network, images[: self.source_samples - seen])
+            features = features.double()
             if seen == 0:
                 counts = features.new_zeros(logits.shape[1], 1)
                 sums, squares = features.new_zeros(2, logits.shape[1], features.shape[1])
@@ -96,6 +96,10 @@ class PeTTA(MemoryTeacher):
             Field("prototypes", lambda: network.constants["feature_means"].clone()),
             Field("teacher_rate", lambda: 1.0 - self.teacher_momentum),
         ]
+
+    def forward(self, network: Network, images: Tensor, state: State) -> Forward:
+        with self.teaching(network, state):
+            return Forward(*Features.of(network.module).along(network, images))
 
     def loss(self, step: Step, state: State) -> Objective:
         network, arena = step.network, step.network.arena
@@ -129,7 +133,7 @@ class PeTTA(MemoryTeacher):
     def _drift(self, step: Step, state: State) -> tuple[float, Tensor]:
         """g of before this batch, and the prototypes m [classes, width] of after it."""
         prototypes, constants = state.tensor("prototypes"), step.constants
-        features = Features.of(step.network.module).take().to(prototypes)  # of the teacher's answer
+        features = step.from_forward(Tensor).to(prototypes)  # of the teacher's answer
         predicted = step.logits.argmax(1)
         counts = predicted.bincount(minlength=len(prototypes))
         present = counts.nonzero()[:, 0]

@@ -15,7 +15,7 @@ from tidefast.core.constraints import Count, NonNegative, Share
 from tidefast.core.network import Network
 from tidefast.core.normalization import Statistics, require_affine_names
 from tidefast.core.state import State
-from tidefast.core.step import Objective, Step
+from tidefast.core.step import Forward, Objective, Step
 from tidefast.methods.base import Method, registry
 from tidefast.probes.tokens import Tokens
 
@@ -63,15 +63,18 @@ class REM(Method):
     def optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         return torch.optim.Adam(parameters, lr=1e-3)
 
-    def forward(self, network: Network, images: Tensor, state: State) -> Tensor:
-        with Tokens.of(network.module).watching("attention"):
-            return network(images)
+    def forward(self, network: Network, images: Tensor, state: State) -> Forward:
+        with Tokens.of(network.module).watching("attention") as seen:
+            logits = network(images)
+        return Forward(logits, for_loss=seen.attention().argsort(dim=1))
+
+    def predict(self, network: Network, images: Tensor, state: State) -> Tensor:
+        return network(images)
 
     def loss(self, step: Step, state: State) -> Objective:
         if self.views == 1:
             return Objective(loss=None, selected=0, step=False)
-        tokens = Tokens.of(step.network.module)
-        ranked = tokens.take_attention().argsort(dim=1)
+        tokens, ranked = Tokens.of(step.network.module), step.from_forward(Tensor)
         views = [step.logits]
         for index in range(1, self.views):
             with tokens.only(ranked[:, : patches_kept(ranked.shape[1], index * self.hidden_step)]):

@@ -19,8 +19,7 @@ from tidefast.core.state import State
 from tidefast.core.step import Objective, Step
 from tidefast.methods.base import registry
 from tidefast.methods.shared.contrastive import attach_projector, contrast, prototypes
-from tidefast.methods.shared.kept import Kept
-from tidefast.methods.shared.warmup import WarmTeacher
+from tidefast.methods.shared.warmup import Pair, WarmTeacher
 from tidefast.probes.features import Features
 
 
@@ -90,13 +89,11 @@ class RMT(WarmTeacher):
         return constants | self.warm_up(network, source)
 
     def loss(self, step: Step, state: State) -> Objective:
-        network = step.network
-        student, teacher, features = Kept.of(network.module).take()
-        augmented = network(self.views(step))
+        network, (student, teacher, features) = step.network, step.from_forward(Pair)
+        augmented, other = Features.of(network.module).along(network, self.views(step))
         agreement = 0.5 * (self.divergence(student, teacher) + self.divergence(augmented, teacher))
         loss = self.target_weight * agreement.mean()
         if self.contrastive_weight > 0:
-            other = Features.of(network.module).take()
             distance = contrast(network.module, step.constants["prototypes"], features, other, self.temperature)
             loss = loss + self.contrastive_weight * distance
         if self.source_weight > 0:

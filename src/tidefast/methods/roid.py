@@ -23,7 +23,8 @@ class ROID(SoftLikelihood):
     source_momentum: Share = 0.99
 
     def fields(self, network: Network, num_classes: int) -> list[Field]:
-        anchor = Field("anchor", lambda: None, shape=(len(network.arena),), layered=True)  # None: the source itself
+        size = len(network.arena)
+        anchor = Field("anchor", lambda: None, layered=True, shape=(size,), anchor=True)  # None: the source itself
         return [*super().fields(network, num_classes), anchor]
 
     def after_step(self, step: Step, state: State) -> None:

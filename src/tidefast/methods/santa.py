@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,11 +16,19 @@ from tidefast.core.network import Network
 from tidefast.core.normalization import Statistics
 from tidefast.core.source import SourceData
 from tidefast.core.state import State
-from tidefast.core.step import Objective, Step
+from tidefast.core.step import Forward, Objective, Step
 from tidefast.methods.base import Method, registry
 from tidefast.methods.shared.contrastive import attach_projector, contrast, prototypes
-from tidefast.methods.shared.kept import Kept
 from tidefast.probes.features import Features
+
+
+class Anchored(NamedTuple):
+    """What the loss compares with an augmented view."""
+
+    anchor: Tensor
+    """The source model's logits of the batch."""
+    features: Tensor
+    """Of the batch, attached to the graph."""
 
 
 @registry.register("santa")
@@ -55,7 +63,6 @@ class SANTA(Method):
     def configure(self, model: nn.Module, statistics: Statistics) -> Sequence[str]:
         names = super().configure(model, statistics)
         Features.of(model)
-        Kept.install(model)
         return [*names, *attach_projector(model, self.projection)]
 
     def optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
@@ -64,22 +71,21 @@ class SANTA(Method):
     def prepare(self, network: Network, source: SourceData) -> dict[str, Tensor]:
         return {"prototypes": prototypes(network, source, self.prototype_samples)}
 
-    def forward(self, network: Network, images: Tensor, state: State) -> Tensor:
-        if not torch.is_grad_enabled():
-            return network(images)
+    def forward(self, network: Network, images: Tensor, state: State) -> Forward:
         anchor = network.source_logits(images)
-        logits = network(images)
-        Kept.of(network.module).keep(anchor, Features.of(network.module).take())
-        return logits
+        logits, features = Features.of(network.module).along(network, images)
+        return Forward(logits, for_loss=Anchored(anchor, features))
+
+    def predict(self, network: Network, images: Tensor, state: State) -> Tensor:
+        return network(images)
 
     def loss(self, step: Step, state: State) -> Objective:
-        network = step.network
-        anchor, features = Kept.of(network.module).take()
-        augmented = network(call_augmentation(self.augment or ColourAffineBlur(), step.images, step.generator))
+        network, (anchor, features) = step.network, step.from_forward(Anchored)
+        views = call_augmentation(self.augment or ColourAffineBlur(), step.images, step.generator)
+        augmented, other = Features.of(network.module).along(network, views)
         agreement = 0.5 * (losses.cross_entropy(step.logits, anchor) + losses.cross_entropy(augmented, anchor))
         loss = self.target_weight * agreement.mean()
         if self.contrastive_weight > 0:
-            other = Features.of(network.module).take()
             distance = contrast(network.module, step.constants["prototypes"], features, other, self.temperature)
             loss = loss + self.contrastive_weight * distance
         return Objective(loss, selected=len(step.logits))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import torch
 from annotated_types import Ge
@@ -15,16 +15,24 @@ from torch.nn.utils import parametrize
 
 from tidefast.augment.colour import ColourAffineBlur, call_augmentation
 from tidefast.core.constraints import Count, CountOrZero, NonNegative, Share
-from tidefast.core.network import START, Network
+from tidefast.core.network import Network
 from tidefast.core.normalization import Statistics
 from tidefast.core.source import SourceData
 from tidefast.core.state import Field, State, Value
-from tidefast.core.step import Objective, Step
+from tidefast.core.step import Forward, Objective, Step
 from tidefast.methods.base import registry
 from tidefast.methods.shared.layer_rates import spread
 from tidefast.methods.shared.teacher import MeanTeacher, drawn
 
 _UNCERTAINTY_SCALE = 0.1
+_START = "start"
+
+
+class Scales(NamedTuple):
+    """s1 and s2: how much the narrow and the wide adapters count."""
+
+    low: float = 1.0
+    high: float = 1.0
 
 
 @registry.register("vida")
@@ -85,7 +93,10 @@ class ViDA(MeanTeacher):
             torch.autograd.backward(functional.cross_entropy(network(images), labels))
             arena.gradients.mul_(learning)
             optimizer.step()
-        return {START: arena.values.clone()}
+        return {_START: arena.values.clone()}
+
+    def start(self, constants: Mapping[str, Tensor]) -> Tensor | None:
+        return constants.get(_START)
 
     def fields(self, network: Network, num_classes: int) -> list[Field]:
         return [
@@ -98,14 +109,13 @@ class ViDA(MeanTeacher):
             Field("before", lambda: None, shape=(len(network.arena),)),
         ]
 
-    def forward(self, network: Network, images: Tensor, state: State) -> Tensor:
+    def forward(self, network: Network, images: Tensor, state: State) -> Forward:
         allotment = Allotment.of(network)
-        with torch.no_grad(), network.arena.holding(state.tensor("teacher")):
-            with allotment.giving(state.number("low"), state.number("high")):
-                low, high = self.scales(self._uncertainty_of(network, images, int(state.number("draw"))))
-            allotment.latest = low, high
-            with allotment.giving(low, high):
-                return network(images)
+        with self.teaching(network, state):
+            with allotment.giving(Scales(state.number("low"), state.number("high"))):
+                scales = self.scales(self._uncertainty_of(network, images, int(state.number("draw"))))
+            with allotment.giving(scales):
+                return Forward(network(images), for_loss=scales)
 
     def _uncertainty_of(self, network: Network, images: Tensor, draw: int) -> float:
         """u: how much the logits depend on the view, on average over images and classes."""
@@ -113,23 +123,22 @@ class ViDA(MeanTeacher):
         logits = [network(call_augmentation(augment, images, generator)) for _ in range(self.views_compared)]
         return _UNCERTAINTY_SCALE * float(torch.stack(logits).var(0).mean())
 
-    def scales(self, uncertainty: float) -> tuple[float, float]:
-        """(s1, s2), how much the narrow and the wide adapters count, for a batch of this uncertainty.
+    def scales(self, uncertainty: float) -> Scales:
+        """How much the narrow and the wide adapters count for a batch of this uncertainty.
 
         >>> ViDA().scales(0.5), ViDA().scales(0.125), ViDA(scale_high=False).scales(0.5)
-        ((0.5, 1.5), (1.125, 0.875), (0.5, 1.0))
+        (Scales(low=0.5, high=1.5), Scales(low=1.125, high=0.875), Scales(low=0.5, high=1.0))
         """
         gain = uncertainty if uncertainty >= self.uncertainty else -uncertainty
-        return 1.0 - gain, 1.0 + gain if self.scale_high else 1.0
+        return Scales(1.0 - gain, 1.0 + gain if self.scale_high else 1.0)
 
     def loss(self, step: Step, state: State) -> Objective:
-        allotment = Allotment.of(step.network)
-        low, high = allotment.latest  # of this batch: `forward` has just run
-        with allotment.giving(low, high):
+        scales = step.from_forward(Scales)
+        with Allotment.of(step.network).giving(scales):
             logits = step.network(step.images)
         draw = int(torch.randint(2**31, (), generator=step.generator))
         before = step.network.arena.values.clone()
-        updates: dict[str, Value] = {"low": low, "high": high, "draw": draw, "before": before}
+        updates: dict[str, Value] = {**scales._asdict(), "draw": draw, "before": before}
         return Objective(self.divergence(logits, step.logits).mean(), selected=len(logits), updates=updates)
 
     def after_step(self, step: Step, state: State) -> None:
@@ -149,8 +158,8 @@ class Allotment:
     """How much the narrow and the wide adapters of one network count: 1 and 1, but within `giving`."""
 
     def __init__(self) -> None:
-        self.scales = self.latest = (1.0, 1.0)
-        """Those in force, and those that the latest answer was given with."""
+        self.scales = Scales()
+        """Those in force."""
 
     @classmethod
     def of(cls, network: Network) -> Allotment:
@@ -158,13 +167,13 @@ class Allotment:
         return next(module.allotment for module in network.module.modules() if isinstance(module, Adapters))
 
     @contextmanager
-    def giving(self, low: float, high: float) -> Iterator[None]:
-        """Within the block the narrow adapters count `low` and the wide ones `high`."""
-        self.scales = low, high
+    def giving(self, scales: Scales) -> Iterator[None]:
+        """Within the block the adapters count as much as `scales` says."""
+        self.scales = scales
         try:
             yield
         finally:
-            self.scales = 1.0, 1.0
+            self.scales = Scales()
 
 
 class Adapters(nn.Module):

@@ -12,23 +12,24 @@ M = TypeVar("M", bound=nn.Module)
 
 
 class Features:
-    """Keeps the input of the head, the last `nn.Linear` of a model, each time the model runs.
+    """The input of the head, the last `nn.Linear` of a model, along with its answer.
 
     A method calls `Features.of(model)` in `configure`, which is before a compiled model is traced, and
-    `Features.of(network.module).take()` after a forward pass.
+    `Features.of(network.module).along(network, images)` in place of `network(images)`.
 
     >>> import torch
     >>> net = nn.Sequential(nn.Flatten(), nn.Linear(12, 5), nn.ReLU(), nn.Linear(5, 10))
     >>> features = Features.of(net)
-    >>> logits = net(torch.rand(4, 3, 2, 2))
-    >>> features.name, features.take().shape
-    ('3', torch.Size([4, 5]))
+    >>> logits, seen = features.along(net, torch.rand(4, 3, 2, 2))
+    >>> features.name, logits.shape, seen.shape
+    ('3', torch.Size([4, 10]), torch.Size([4, 5]))
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
         """Of the head, within the model."""
-        self._latest: Tensor | None = None
+        self._wanted = False
+        self._seen: Tensor | None = None
 
     @classmethod
     def of(cls, model: nn.Module) -> Features:
@@ -43,17 +44,22 @@ class Features:
 
     def __call__(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
         """Called by the head before it runs."""
-        self._latest = inputs[0] if inputs else named["input"]
+        if self._wanted:
+            self._seen = inputs[0] if inputs else named["input"]
 
-    def take(self) -> Tensor:
-        """Features [batch, width] of the latest forward pass, attached to its graph, and given out once."""
-        latest, self._latest = self._latest, None
-        if latest is None:
+    def along(self, network: Callable[[Tensor], Tensor], images: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits [batch, classes] of the network, and the features [batch, width] of that pass, with their graph."""
+        self._wanted = True
+        try:
+            logits, seen = network(images), self._seen
+        finally:
+            self._wanted, self._seen = False, None
+        if seen is None:
             raise ValueError(
-                f"the last linear layer, {self.name!r}, did not run since the features were last taken; it must be "
-                "the classifier head, and the model must call it as a module"
+                f"the last linear layer, {self.name!r}, did not run; it must be the classifier head, and the model "
+                "must call it as a module"
             )
-        return latest.flatten(1)
+        return logits, seen.flatten(1)
 
 
 def head_of(model: nn.Module) -> tuple[str, nn.Linear]:

@@ -76,11 +76,6 @@ class HeldStatistics:
                 return module.held
         return HeldStatistics(torch.zeros(0))
 
-    @property
-    def after(self) -> Tensor:
-        """What the rule of the latest `moving` made, without a graph."""
-        return self._after
-
     @contextmanager
     def using(self, statistics: Tensor) -> Iterator[None]:
         """Within the block the layers normalise with `statistics`."""

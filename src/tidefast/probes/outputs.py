@@ -31,6 +31,11 @@ class OutputMoments:
     """[images, channels] for each layer."""
     variances: list[Tensor] = field(default_factory=list)
 
+    def clear(self) -> None:
+        """Drop them, as those of another pass come."""
+        self.means.clear()
+        self.variances.clear()
+
     def distance(self, means: Tensor, variances: Tensor) -> Tensor:
         """Mean absolute difference from the references (flat, layer after layer), summed over layers; a scalar."""
         widths = [layer.shape[1] for layer in self.means]
@@ -50,21 +55,19 @@ class OutputMoments:
 class Outputs:
     """Watches the normalisation layers of a private network, and measures their outputs when asked to.
 
-    The moments are those of the latest pass within `measuring`; the next pass, whoever runs it, drops them. Outside
-    of it nothing is measured.
+    Outside of `measuring` nothing is measured.
 
     >>> net = nn.Sequential(nn.BatchNorm2d(2), nn.ReLU()).eval()
     >>> outputs = Outputs.of(net)
-    >>> with outputs.measuring():
+    >>> with outputs.measuring() as moments:
     ...     _ = net(torch.tensor([[[[1.0, 3.0]], [[0.0, 0.0]]]]))
-    >>> outputs.take().means[0].round(decimals=3).tolist()
+    >>> moments.means[0].round(decimals=3).tolist()
     [[2.0, 0.0]]
     """
 
     def __init__(self) -> None:
-        self.latest = OutputMoments()
-        """Of the latest pass."""
-        self._measuring = self._graph = False
+        self._open: list[OutputMoments] = []  # one for each block of `measuring` that the program is in
+        self._graph = False
 
     @classmethod
     def of(cls, model: nn.Module) -> Outputs:
@@ -85,36 +88,38 @@ class Outputs:
         return outputs
 
     @contextmanager
-    def measuring(self, *, graph: bool = False) -> Iterator[None]:
-        """Within the block each pass is measured; with `graph`, so that gradients flow through the moments."""
-        before = self._measuring, self._graph
-        self._measuring, self._graph = True, graph
-        try:
-            yield
-        finally:
-            self._measuring, self._graph = before
+    def measuring(self, *, graph: bool = False) -> Iterator[OutputMoments]:
+        """Within the block each pass is measured; with `graph`, so that gradients flow through the moments.
 
-    def take(self) -> OutputMoments:
-        """The moments of the latest pass, given out once."""
-        latest, self.latest = self.latest, OutputMoments()
-        return latest
+        Gives the moments, which are those of the latest pass in the block.
+        """
+        moments, outer = OutputMoments(), self._graph
+        self._open.append(moments)
+        self._graph = graph or outer
+        try:
+            yield moments
+        finally:
+            self._open.pop()
+            self._graph = outer
 
     def __call__(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
         """Called by the network before it runs."""
-        self.latest = OutputMoments()
+        for moments in self._open:
+            moments.clear()
 
     def _measure(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Tensor | None:
         """Called by a layer when it has run."""
-        if not self._measuring or not isinstance(output, Tensor):
+        if not self._open or not isinstance(output, Tensor):
             return None
         copy = None
         places = _places(module, output)
-        if self._graph and torch.is_grad_enabled():
+        if self._graph:
             copy, mean, variance = cast(tuple[Tensor, Tensor, Tensor], _Measured.apply(output, places))  # type: ignore[no-untyped-call]  # gap in stubs
         else:
             mean, variance = _moments(output.detach(), places)
-        self.latest.means.append(mean.flatten(1))
-        self.latest.variances.append(variance.flatten(1))
+        for moments in self._open:
+            moments.means.append(mean.flatten(1))
+            moments.variances.append(variance.flatten(1))
         return copy
 
 
@@ -123,9 +128,8 @@ def of_source(outputs: Outputs, batches: Iterable[Tensor], run: Callable[[Tensor
     """The references: moments averaged over all source images that `run` takes through the network, flat."""
     total, count = torch.zeros(()), 0
     for images in batches:
-        with outputs.measuring():
+        with outputs.measuring() as moments:
             run(images)
-        moments = outputs.take()
         flat = [torch.cat([layer.mean(0) for layer in layers]) for layers in (moments.means, moments.variances)]
         of_batch = torch.stack(flat) * len(images)
         total, count = total.to(of_batch) + of_batch, count + len(images)

@@ -67,6 +67,55 @@ class Layout:
         return [module for module in self.embedding.modules() if isinstance(module, nn.Conv2d)]
 
 
+class SeenTokens:
+    """What a transformer's latest pass within `Tokens.watching` showed."""
+
+    def __init__(self, layout: Layout, watched: tuple[Watched, ...]) -> None:
+        self.layout, self.watched = layout, watched
+        self._tensors: dict[Watched, Tensor] = {}
+
+    def final(self) -> Tensor:
+        """Tokens [batch, patches, width] after the final norm, attached to the graph."""
+        return self._of("final")[:, self.layout.prefix :]
+
+    def pixels(self) -> Tensor:
+        """The images [batch, channels, height, width] as the transformer itself was given them."""
+        return self._of("pixels")
+
+    @torch.no_grad()
+    def attention(self) -> Tensor:
+        """How much the class token attends to each patch in the last block [batch, patches], the mean over its heads.
+
+        Without a class token: how much all tokens do, on average.
+        """
+        attention: Any = self.layout.attention
+        heads: int = attention.num_heads if hasattr(attention, "num_heads") else attention.heads
+        tokens = self._of("attention")
+        weight, bias = self.layout.projection
+        rows = weight.shape[0] // 3
+
+        def project(tokens: Tensor, start: int, norm: str) -> Tensor:
+            part = functional.linear(tokens, weight[start:][:rows], None if bias is None else bias[start:][:rows])
+            by_head = part.view(*part.shape[:2], heads, -1).transpose(1, 2)
+            normed: Tensor = getattr(attention, norm)(by_head) if hasattr(attention, norm) else by_head
+            return normed
+
+        query = project(tokens[:, :1] if self.layout.prefix else tokens, 0, "q_norm")
+        key = project(tokens, rows, "k_norm")
+        weights = torch.softmax((query @ key.mT).float() * query.shape[-1] ** -0.5, dim=-1)
+        return weights.mean((1, 2))[:, self.layout.prefix :]
+
+    def keep(self, what: Watched, tensor: Tensor) -> None:
+        """Called by the hooks."""
+        if what in self.watched:
+            self._tensors[what] = tensor
+
+    def _of(self, what: Watched) -> Tensor:
+        if what not in self._tensors:
+            raise ValueError(f"no {what} was seen: run the model within watching({what!r})")
+        return self._tensors[what]
+
+
 class Tokens:
     """Watches the tokens of a vision transformer, and hides patches from it.
 
@@ -77,9 +126,9 @@ class Tokens:
     >>> from tidefast.testing import small_network
     >>> net, images = small_network("attention").eval(), torch.rand(2, 3, 32, 32)
     >>> tokens = Tokens.hook(net, "REM")
-    >>> with tokens.watching("attention"):
+    >>> with tokens.watching("attention") as seen:
     ...     logits = net(images)
-    >>> least = tokens.take_attention().topk(12, largest=False).indices
+    >>> least = seen.attention().topk(12, largest=False).indices
     >>> with tokens.only(least):
     ...     net(images).shape
     torch.Size([2, 10])
@@ -87,8 +136,7 @@ class Tokens:
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
-        self._watched: tuple[Watched, ...] = ()
-        self._seen: dict[Watched, Tensor] = {}
+        self._seen = SeenTokens(layout, ())
         self._grid = (0, 0)
         self._replaced: tuple[Tensor, Tensor] | None = None
         self._kept: Tensor | None = None
@@ -114,44 +162,13 @@ class Tokens:
         raise ValueError("this network has no hooks on its tokens: call Tokens.hook(model, ...) in configure")
 
     @contextmanager
-    def watching(self, *what: Watched) -> Iterator[None]:
-        """Within the block, forward passes keep what is named, each its latest, until it is taken."""
-        self._watched = what
+    def watching(self, *what: Watched) -> Iterator[SeenTokens]:
+        """Within the block, what is named is seen of each pass; gives that of the latest."""
+        outer, self._seen = self._seen, SeenTokens(self.layout, what)
         try:
-            yield
+            yield self._seen
         finally:
-            self._watched = ()
-
-    def take(self) -> Tensor:
-        """Tokens [batch, patches, width] after the final norm, attached to the graph, and given out once."""
-        return self._take("final")[:, self.layout.prefix :]
-
-    def take_pixels(self) -> Tensor:
-        """The images [batch, channels, height, width] as the transformer itself was given them."""
-        return self._take("pixels")
-
-    @torch.no_grad()
-    def take_attention(self) -> Tensor:
-        """How much the class token attends to each patch in the last block [batch, patches], the mean over its heads.
-
-        Without a class token: how much all tokens do, on average.
-        """
-        attention: Any = self.layout.attention
-        heads: int = attention.num_heads if hasattr(attention, "num_heads") else attention.heads
-        tokens = self._take("attention")
-        weight, bias = self.layout.projection
-        rows = weight.shape[0] // 3
-
-        def project(tokens: Tensor, start: int, norm: str) -> Tensor:
-            part = functional.linear(tokens, weight[start:][:rows], None if bias is None else bias[start:][:rows])
-            by_head = part.view(*part.shape[:2], heads, -1).transpose(1, 2)
-            normed: Tensor = getattr(attention, norm)(by_head) if hasattr(attention, norm) else by_head
-            return normed
-
-        query = project(tokens[:, :1] if self.layout.prefix else tokens, 0, "q_norm")
-        key = project(tokens, rows, "k_norm")
-        weights = torch.softmax((query @ key.mT).float() * query.shape[-1] ** -0.5, dim=-1)
-        return weights.mean((1, 2))[:, self.layout.prefix :]
+            self._seen = outer
 
     @contextmanager
     def replaced(self, patches: Tensor, by: Tensor) -> Iterator[None]:
@@ -171,15 +188,9 @@ class Tokens:
         finally:
             self._kept = None
 
-    def _take(self, what: Watched) -> Tensor:
-        if what not in self._seen:
-            raise ValueError(f"no {what} to take: run the model within watching({what!r}) first")
-        return self._seen.pop(what)
-
     def _after_embedding(self, module: nn.Module, inputs: tuple[Tensor, ...], embeddings: Tensor) -> Tensor | None:
         self._grid = embeddings.shape[-2], embeddings.shape[-1]
-        if "pixels" in self._watched:
-            self._seen["pixels"] = inputs[0].detach()
+        self._seen.keep("pixels", inputs[0].detach())
         if self._replaced is None:
             return None
         patches, by = self._replaced
@@ -199,12 +210,10 @@ class Tokens:
         return (tokens, *inputs[1:])
 
     def _before_attention(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        if "attention" in self._watched:
-            self._seen["attention"] = inputs[0].detach()
+        self._seen.keep("attention", inputs[0].detach())
 
     def _after_norm(self, module: nn.Module, inputs: tuple[Tensor, ...], outputs: Tensor) -> None:
-        if "final" in self._watched:
-            self._seen["final"] = outputs
+        self._seen.keep("final", outputs)
 
     def _spread(self, patches: Tensor) -> Tensor:
         """Values of patches [batch, patches] at each embedding [batch, rows, columns]."""

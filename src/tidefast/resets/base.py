@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
@@ -63,12 +63,15 @@ class Reset(Constrained):
         """The state that survives a step."""
         return []
 
-    def watching(self, network: Network) -> AbstractContextManager[None]:
-        """Around the pass that answers a batch to adapt to, and around no other pass."""
+    def watching(self, network: Network) -> AbstractContextManager[Any]:
+        """Around the pass that answers a batch to adapt to, and around no other pass; what it gives goes to `begin`."""
         return nullcontext()
 
-    def begin(self, step: Step, state: State) -> None:
-        """Called when the network has just answered the batch, before the method does anything with it."""
+    def begin(self, step: Step, state: State, watched: Any) -> None:
+        """Called when the network has just answered the batch, before the method does anything with it.
+
+        watched: what the context of `watching` gave.
+        """
 
     def adjust_gradient(self, step: Step, state: State) -> None:
         """Called with the method's gradient in the arena, before the optimiser steps; may add to it."""

@@ -16,7 +16,7 @@ from tidefast.core.network import Network
 from tidefast.core.source import SourceData
 from tidefast.core.state import Field, State
 from tidefast.core.step import Step
-from tidefast.probes.outputs import MEANS, VARIANCES, Outputs, of_source
+from tidefast.probes.outputs import MEANS, VARIANCES, OutputMoments, Outputs, of_source
 from tidefast.resets.base import Reset, Verdict, registry
 
 
@@ -72,16 +72,14 @@ class Distribution(Reset):
         short = self.short or max(1, round(120 / images))
         return short, self.long or max(short + 1, round(600 / images))
 
-    def watching(self, network: Network) -> AbstractContextManager[None]:
+    def watching(self, network: Network) -> AbstractContextManager[OutputMoments]:
         return Outputs.of(network.module).measuring()
 
     @torch.no_grad()
-    def begin(self, step: Step, state: State) -> None:
-        moments = Outputs.of(step.network.module).latest
-        state["distance"] = float(moments.distance(step.constants[MEANS], step.constants[VARIANCES]))
+    def begin(self, step: Step, state: State, watched: OutputMoments) -> None:
+        state["distance"] = float(watched.distance(step.constants[MEANS], step.constants[VARIANCES]))
 
     def observe(self, step: Step, state: State) -> Verdict:
-        Outputs.of(step.network.module).take()
         distance = state.number("distance")
         if not math.isfinite(distance):
             return Verdict()

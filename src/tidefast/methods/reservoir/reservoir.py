@@ -20,12 +20,14 @@ from tidefast.core.network import Network
 from tidefast.core.normalization import Statistics
 from tidefast.core.source import SourceData
 from tidefast.core.state import Field, State, Value
-from tidefast.core.step import Objective, Step
+from tidefast.core.step import Forward, Objective, Step
 from tidefast.methods.base import Method, registry
 from tidefast.methods.reservoir.clusters import Clusters
 from tidefast.methods.reservoir.style import ChannelMoments, Extractor, ExtractorName, extractor, measure
 from tidefast.methods.source import Source
 from tidefast.resets.base import Reset, Verdict
+
+_EXTRACTOR = "_style_extractor"
 
 
 @registry.register("reservoir")
@@ -103,7 +105,7 @@ class Reservoir(Method):
     def configure(self, model: nn.Module, statistics: Statistics) -> Sequence[str]:
         names = self.method.configure(model, statistics)
         device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
-        _Dispatch.attach(model, extractor(self.style, device))
+        model.__dict__[_EXTRACTOR] = extractor(self.style, device)  # no submodule: its weights are not the model's
         return names
 
     def optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
@@ -111,7 +113,7 @@ class Reservoir(Method):
 
     def prepare(self, network: Network, source: SourceData) -> dict[str, Tensor]:
         """The mean style of source batches, how far apart they are, and what the base method prepares."""
-        extract, parts, missing = _Dispatch.of(network).extract, [], self.source_images
+        extract, parts, missing = _extractor_of(network), [], self.source_images
         for images in source:
             parts.append(measure(network, images[:missing], extract))
             missing -= len(parts[-1])
@@ -139,24 +141,26 @@ class Reservoir(Method):
             Field("largest_batch", lambda: 0, "stream"),
         ]
 
+    def start(self, constants: Mapping[str, Tensor]) -> Tensor | None:
+        return self.method.start(constants)
+
     def _clusters(self, network: Network) -> Clusters:
         return Clusters(network.constants["source_style"], self.models, self.buffer, self.rate)
 
     # -- answering --------------------------------------------------------------------------------------------
 
-    def forward(self, network: Network, images: Tensor, state: State) -> Tensor:
+    def forward(self, network: Network, images: Tensor, state: State) -> Forward:
         route = self._route(network, images, state)
-        _Dispatch.of(network).latest = route
         if route.weights is None:
-            return network(images)
+            return Forward(network(images), for_loss=route)
         with torch.no_grad(), network.arena.holding(_average(network, state, route)):
-            return network(images)
+            return Forward(network(images), for_loss=route)
 
     @torch.no_grad()
     def _route(self, network: Network, images: Tensor, state: State) -> _Route:
         """Where a batch belongs; changes nothing."""
         current, opened = int(state.number("current")), int(state.number("opened"))
-        seen = measure(network, images, _Dispatch.of(network).extract).style().to(network.arena.values)
+        seen = measure(network, images, _extractor_of(network)).style().to(network.arena.values)
         if not bool(torch.isfinite(seen).all()):
             return _Route(None, current)
         distances = self._clusters(network).distances(state, seen)
@@ -176,7 +180,7 @@ class Reservoir(Method):
     def gradient(self, step: Step, state: State) -> Objective:
         network, arena, optimizer = step.network, step.network.arena, step.optimizer
         assert optimizer is not None
-        route = _Dispatch.of(network).take()
+        route = step.from_forward(_Route)
         updates: dict[str, Value] = {"current": route.index}
         if route.style is not None:
             opens = route.parent is not None
@@ -201,11 +205,11 @@ class Reservoir(Method):
     def _live(self, step: Step, route: _Route) -> Step:
         """The step as the base method sees it: with the logits of the live entry, attached to the graph."""
         if route.weights is None:
-            return step
+            return dataclasses.replace(step, for_loss=None)
         statistics = step.network.statistics
         lone = len(step.images) == 1 and statistics.needs_batch
         with statistics.of_source() if lone else contextlib.nullcontext():
-            return dataclasses.replace(step, logits=step.network(step.images))
+            return dataclasses.replace(step, logits=step.network(step.images), for_loss=None)
 
     def _exchange(
         self, network: Network, optimizer: torch.optim.Optimizer, base: Sequence[Field], state: State, route: _Route
@@ -253,33 +257,10 @@ class _Route:
     """The entry that a new one starts from; None where none opens."""
 
 
-class _Dispatch:
-    """Goes with a network: what takes the style of images, and the route of the batch at hand.
-
-    The route is found when a batch is answered, and used once more when the network adapts to it.
-    """
-
-    def __init__(self, extract: Extractor | None) -> None:
-        self.extract = extract
-        self.latest: _Route | None = None
-
-    @classmethod
-    def attach(cls, model: nn.Module, extract: Extractor | None) -> None:
-        """Begin to go with a private model."""
-        model.__dict__["_dispatch"] = cls(extract)  # no submodule: an extractor's weights are not the model's
-
-    @classmethod
-    def of(cls, network: Network) -> _Dispatch:
-        """That of a network whose model it was attached to."""
-        found = network.module.__dict__["_dispatch"]
-        assert isinstance(found, cls)
-        return found
-
-    def take(self) -> _Route:
-        """The route of the latest batch, given out once."""
-        latest, self.latest = self.latest, None
-        assert latest is not None, "a batch is answered before it adapts"
-        return latest
+def _extractor_of(network: Network) -> Extractor | None:
+    """What takes the style of images; goes with a private model from `configure` on."""
+    found: Extractor | None = network.module.__dict__[_EXTRACTOR]
+    return found
 
 
 @dataclass(frozen=True)
@@ -296,8 +277,11 @@ class _OfEntry(Reset):
         own = self.rule.fields(network, num_classes)
         return [*own, *_shelves(own, self.models), Field("current", lambda: 0, "stream")]
 
-    def begin(self, step: Step, state: State) -> None:
-        self.rule.begin(step, state)
+    def watching(self, network: Network) -> contextlib.AbstractContextManager[Any]:
+        return self.rule.watching(network)
+
+    def begin(self, step: Step, state: State, watched: Any) -> None:
+        self.rule.begin(step, state, watched)
 
     def adjust_gradient(self, step: Step, state: State) -> None:
         assert step.objective is not None
@@ -333,7 +317,8 @@ def _made(base: Method | str | Mapping[str, Any]) -> Method:
 
 
 def _supported(kind: type[Method]) -> bool:
-    return kind.forward is Method.forward and not issubclass(kind, Source)
+    plain = kind.forward is Method.forward and kind.predict is Method.predict
+    return plain and not issubclass(kind, Source)
 
 
 def _shelves(fields: Sequence[Field], count: int) -> list[Field]:

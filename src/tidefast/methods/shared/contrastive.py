@@ -37,8 +37,8 @@ def class_means(network: Network, batches: Iterable[tuple[Tensor, Tensor]]) -> t
     watched = Features.of(network.module)
     sums = counts = torch.zeros(0)
     for images, labels in batches:
-        classes = network(images).shape[1]
-        features = watched.take().to(network.dtype)
+        logits, features = watched.along(network, images)
+        classes, features = logits.shape[1], features.to(network.dtype)
         if int(labels.min()) < 0 or int(labels.max()) >= classes:
             raise ValueError(
                 f"source labels must lie in 0 to {classes - 1}, the classes of the model; got "

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -193,9 +194,11 @@ class MemoryTeacher(MeanTeacher):
             *MemoryBank.fields(self.capacity),
         ]
 
-    def forward(self, network: Network, images: Tensor, state: State) -> Tensor:
-        with HeldStatistics.of(network.module).using(state.tensor("teacher_statistics")):
-            return super().forward(network, images, state)
+    @contextmanager
+    def teaching(self, network: Network, state: State) -> Iterator[None]:
+        statistics = state.tensor("teacher_statistics")
+        with super().teaching(network, state), HeldStatistics.of(network.module).using(statistics):
+            yield
 
     def remember(self, step: Step, state: State) -> MemoryBank:
         """The bank once the batch was offered to it, under the classes that the teacher predicts."""

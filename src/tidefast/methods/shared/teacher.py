@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +16,7 @@ from tidefast.core.constraints import Share
 from tidefast.core.network import Network
 from tidefast.core.normalization import Statistics
 from tidefast.core.state import Field, State
-from tidefast.core.step import Step
+from tidefast.core.step import Forward, Step
 from tidefast.methods.base import Method
 
 
@@ -43,9 +44,15 @@ class MeanTeacher(Method):
     def fields(self, network: Network, num_classes: int) -> list[Field]:
         return [Field("teacher", lambda: network.arena.source.clone(), layered=True)]
 
-    def forward(self, network: Network, images: Tensor, state: State) -> Tensor:
-        with torch.no_grad(), network.arena.holding(state.tensor("teacher")):
+    def forward(self, network: Network, images: Tensor, state: State) -> Tensor | Forward:
+        with self.teaching(network, state):
             return network(images)
+
+    @contextmanager
+    def teaching(self, network: Network, state: State) -> Iterator[None]:
+        """Within the block the network is the teacher, and makes no graph."""
+        with torch.no_grad(), network.arena.holding(state.tensor("teacher")):
+            yield
 
     def views(self, step: Step, images: Tensor | None = None) -> Tensor:
         """The batch, or other images of the same kind, augmented."""

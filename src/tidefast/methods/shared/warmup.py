@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from tidefast.core.constraints import Count, CountOrZero
-from tidefast.core.network import START, Network
+from tidefast.core.network import Network
 from tidefast.core.normalization import Statistics
 from tidefast.core.source import SourceData
 from tidefast.core.state import Field, State
-from tidefast.methods.shared.kept import Kept
+from tidefast.core.step import Forward
 from tidefast.methods.shared.teacher import MeanTeacher
 from tidefast.probes.features import Features
 
-_TEACHER_START = "teacher_start"
+_START, _TEACHER_START = "start", "teacher_start"
+
+
+class Pair(NamedTuple):
+    """What student and teacher make of the same images."""
+
+    student: Tensor
+    """Logits, attached to the graph."""
+    teacher: Tensor
+    """Logits."""
+    features: Tensor
+    """The student's, attached to the graph."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +51,6 @@ class WarmTeacher(MeanTeacher):
     def configure(self, model: nn.Module, statistics: Statistics) -> Sequence[str]:
         names = super().configure(model, statistics)
         Features.of(model)
-        Kept.install(model)
         return names
 
     def warmup_optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
@@ -51,17 +61,20 @@ class WarmTeacher(MeanTeacher):
         start = network.constants.get(_TEACHER_START, network.arena.source)
         return [Field("teacher", start.clone, layered=True)]
 
+    def start(self, constants: Mapping[str, Tensor]) -> Tensor | None:
+        return constants.get(_START)
+
     def shown(self, images: Tensor) -> Tensor:
         """What student and teacher see of a batch: whole copies of it, one after the other."""
         return images
 
-    def forward(self, network: Network, images: Tensor, state: State) -> Tensor:
+    def forward(self, network: Network, images: Tensor, state: State) -> Forward:
         shown = self.shown(images)
-        with torch.no_grad(), network.arena.holding(state.tensor("teacher")):
+        with self.teaching(network, state):
             teacher = network(shown)
-        student = network(shown)
-        Kept.of(network.module).keep(student, teacher, Features.of(network.module).take())
-        return torch.stack(torch.split(0.5 * (student + teacher), len(images))).mean(0)
+        student, features = Features.of(network.module).along(network, shown)
+        logits = torch.stack(torch.split(0.5 * (student + teacher), len(images))).mean(0)
+        return Forward(logits, for_loss=Pair(student, teacher, features))
 
     def warm_up(self, network: Network, source: SourceData) -> dict[str, Tensor]:
         """Where student and teacher start, as constants; the arena is left there."""
@@ -80,7 +93,7 @@ class WarmTeacher(MeanTeacher):
             torch.autograd.backward(self.divergence(network(images), target).mean())
             optimizer.step()
             teacher.lerp_(arena.values, 1.0 - self.teacher_momentum)
-        return {START: arena.values.clone(), _TEACHER_START: teacher}
+        return {_START: arena.values.clone(), _TEACHER_START: teacher}
 
     def _warmup_steps(self, source: SourceData) -> int:
         """One for each of the source's batches in `warmup_samples`, in no more than `warmup_passes` passes."""
