@@ -320,6 +320,7 @@ def real(tmp_path_factory) -> list[Run]:
     return [run(Experiment(**place, **method, reset=one), folder / str(at)) for at, one in enumerate(policies)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_the_same_runs_give_the_same_files_with_the_data_of_the_finding(real, tmp_path, name):
     finding = registry.get(name)().evaluate(real)

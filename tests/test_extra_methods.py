@@ -287,6 +287,7 @@ def test_lame_leaves_a_lone_image_its_class():
         assert lone.argmax() == network()(images()[:1]).argmax()
 
 
+@pytest.mark.slow
 def test_lame_on_a_compiled_model_is_the_eager_one():
     net = network()
     compiled = tidefast.adapt(torch.compile(net, backend="aot_eager"), "lame", num_classes=10)

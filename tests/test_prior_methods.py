@@ -502,6 +502,7 @@ def test_fused_attention_has_adapters_too():
     assert list(model.state_dict()) == list(Fused().state_dict())
 
 
+@pytest.mark.slow
 def test_a_compiled_model_takes_adapters():
     eager = adapter(methods.ViDA(**QUIET))
     compiled = torch.compile(network(), backend="eager")

@@ -235,6 +235,7 @@ SAVER = textwrap.dedent(
 )
 
 
+@pytest.mark.slow
 def test_kill_9_while_saving_always_leaves_a_whole_snapshot_that_continues_bit_for_bit(tmp_path):
     path = tmp_path / "state.safetensors"
     for pause in (0.0, 0.013, 0.031, 0.047):
