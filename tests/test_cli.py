@@ -36,6 +36,16 @@ def test_list_prints_names(capsys):
         "periodic",
         "asr-interval",
     ]
+    assert cli.main(["list", "methods", "tent", "--long"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "tent",
+        "    L = mean_i H(z_i).",
+        "      objective  str, one of 'entropy', 'come', default 'entropy'",
+    ]
+    assert cli.main(["list", "resets", "asr", "--long"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "      mu0               float, [0.0, 1.0], default 0.15" in lines
+    assert "      when              part, one of 'adaptive', 'interval', default 'adaptive'" in lines
     assert cli.main(["list", "resets", "asr-s*", "--long"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[lines.index("asr-share-20") + 1] == "    asr with extent=fixed:part=0.2"

@@ -108,7 +108,9 @@ def test_list_says_what_a_stream_is_and_what_it_needs(capsys):
     assert out.splitlines()[0] == "cin-c"
     assert out.splitlines()[1].startswith("    CIN-C: 15 corruptions at severity 5")
     assert out.splitlines()[2].startswith("    needs root: ImageNet-C")
-    assert out.splitlines()[3:5] == ["cin-c-mini", "    CIN-C on the bundled images, corrupted on the way."]
+    assert out.splitlines()[3] == "      corruptions   tuple of str, default ()"
+    about = [line for line in out.splitlines() if not line.startswith("      ")]
+    assert about[3:5] == ["cin-c-mini", "    CIN-C on the bundled images, corrupted on the way."]
     assert cli.main(["list", "--long"]) == 0
     described = capsys.readouterr().out.splitlines()
     for name in ("methods\troid", "resets\tasr", "models\tbundled-vit"):

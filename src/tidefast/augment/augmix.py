@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tidefast.core.validation import require_choice, require_count
+from tidefast.core.constraints import Constrained, Count
 
 _CHAINS = 3
 _LONGEST = 3
 
 
 @dataclass(frozen=True)
-class AugMix:
+class AugMix(Constrained):
     """Crops and flips of an image in [0, 1], each mixed with three chains of one to three operations at severity 1.
 
     The operations: autocontrast, equalize, posterize, solarize, rotate, shear and translate along either axis.
@@ -27,13 +28,9 @@ class AugMix:
     (torch.Size([4, 3, 8, 8]), True)
     """
 
-    views: int
-    crop: str = "resized"
+    views: Count
+    crop: Literal["resized", "padded"] = "resized"
     """"resized": 8 to 100 % of the area, back at full size; "padded": moved by up to 4 pixels."""
-
-    def __post_init__(self) -> None:
-        require_count("views", self.views)
-        require_choice("crop", self.crop, ("resized", "padded"))
 
     def __call__(self, image: Tensor, generator: torch.Generator) -> Tensor:
         """Views [views, channels, height, width] of an image [channels, height, width]."""

@@ -7,20 +7,16 @@ import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tidefast.core.validation import require_choice
+from tidefast.core.constraints import Constrained
 
+Padding = Literal["reflect", "edge"]
 _BLUR_REACH = 2
-
-
-def require_augmentation(augment: Callable[..., Tensor] | None) -> None:
-    """Raise unless `augment` can be called, or is None."""
-    if augment is not None and not callable(augment):
-        raise TypeError(f"augment must be callable on a batch of images, got {augment!r}")
 
 
 def call_augmentation(augment: Callable[..., Tensor], images: Tensor, generator: torch.Generator) -> Tensor:
@@ -37,7 +33,7 @@ def call_augmentation(augment: Callable[..., Tensor], images: Tensor, generator:
 
 
 @dataclass(frozen=True)
-class ColourAffine:
+class ColourAffine(Constrained):
     """Colour jitter in random order, a small rotation, shift and zoom, and a flip: the augmentation of ROID and CMF.
 
     The published pipeline pads by half the image's side, moves the large canvas and crops the centre. The
@@ -49,11 +45,8 @@ class ColourAffine:
     (torch.Size([2, 3, 8, 8]), True)
     """
 
-    padding: str = "reflect"
+    padding: Padding = "reflect"
     """How the border is continued: "reflect" or "edge"."""
-
-    def __post_init__(self) -> None:
-        require_choice("padding", self.padding, ("reflect", "edge"))
 
     def __call__(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
         return self._moved(images, generator, margin=0).clamp(0.0, 1.0)
@@ -100,7 +93,7 @@ class ColourAffineBlur(ColourAffine):
     (torch.Size([2, 3, 8, 8]), True)
     """
 
-    padding: str = "edge"
+    padding: Padding = "edge"
 
     def __call__(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
         moved = self._moved(images, generator, margin=_BLUR_REACH)  # what lies outside is blurred into the border

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from tidefast.bench import text
+from tidefast.core.constraints import Constrained, Count, CountOrZero
 from tidefast.core.specification import Specification
-from tidefast.core.validation import require_count
 
 _PARTS = ("model", "stream", "method", "reset", "optimizer")
 _NEVER, _BUNDLED = Specification("never"), Specification("bundled-resnet")
@@ -22,7 +22,7 @@ _TITLES = {"source": "Source", "batchnorm": "BatchNorm", "tent": "Tent", "period
 
 
 @dataclass(frozen=True)
-class Experiment:
+class Experiment(Constrained):
     """What a run is; equal experiments give equal bits.
 
     Parts are names, `name:key=value` or mappings `{name: ..., key: value}`; see `tidefast list`. `model` and `stream`
@@ -42,12 +42,12 @@ class Experiment:
     reset: Specification = _NEVER
     model: Specification = _BUNDLED
     optimizer: Specification | None = None
-    seed: int = 0
-    steps: int | None = None
-    batch: int | None = None
-    window: int = 16
+    seed: CountOrZero = 0
+    steps: Count | None = None
+    batch: Count | None = None
+    window: Count = 16
     source: str | None = None
-    source_images: int = 2000
+    source_images: Count = 2000
 
     def __init__(self, stream: Any, method: Any, **fields: Any) -> None:
         defaults = {f.name: f.default for f in dataclasses.fields(self) if f.default is not dataclasses.MISSING}
@@ -62,13 +62,7 @@ class Experiment:
         for name, value in values.items():
             part = _plain(Specification.parse(value)) if name in _PARTS and value is not None else value
             object.__setattr__(self, name, part)
-        for name, low in (("seed", 0), ("window", 1), ("source_images", 1)):
-            require_count(name, getattr(self, name), low=low)
-        for name in ("steps", "batch"):
-            if getattr(self, name) is not None:
-                require_count(name, getattr(self, name))
-        if self.source is not None and not isinstance(self.source, str):
-            raise TypeError(f"source must be a path, got {self.source!r}")
+        self.__post_init__()  # an own __init__, which a dataclass leaves alone, calls it itself
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Experiment:

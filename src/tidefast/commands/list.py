@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import inspect
 from typing import Any
 
@@ -16,7 +17,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
     parser.add_argument("kind", nargs="?", choices=_KINDS, help="which names (default: all)")
     parser.add_argument("pattern", nargs="?", default="*", help="shell pattern (default: everything)")
-    parser.add_argument("--long", action="store_true", help="also what each is, and which files it needs")
+    parser.add_argument(
+        "--long",
+        action="store_true",
+        help="also what each is, what it needs, and its options",
+    )
 
 
 def run(options: argparse.Namespace) -> None:
@@ -35,10 +40,24 @@ def run(options: argparse.Namespace) -> None:
 
 
 def description(registered: type) -> list[str]:
-    """The first line of a class's docstring, and which files it needs, if any."""
+    """The first line of a class's docstring, which files it needs, if any, and a line for each of its options."""
     summary = (inspect.getdoc(registered) or "").partition("\n")[0]
     needs = getattr(registered, "needs", "")
-    return [summary, *([f"needs {needs}"] if needs else [])]
+    return [summary, *([f"needs {needs}"] if needs else []), *_options(registered)]
+
+
+def _options(registered: type) -> list[str]:
+    from tidefast.core.options import options_of
+
+    if not dataclasses.is_dataclass(registered):
+        return []
+    options = options_of(registered)
+    width = max((len(option.name) for option in options), default=0)
+    return [
+        f"  {option.name:<{width}}  {', '.join(filter(None, (option.kind, option.legal)))}"
+        f"{f', default {option.default}' if option.default else ''}"
+        for option in options
+    ]
 
 
 def _registry(kind: str) -> Any:

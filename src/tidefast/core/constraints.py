@@ -31,7 +31,7 @@ import sys
 import types
 import typing
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias, Union
 
@@ -41,6 +41,7 @@ Share: TypeAlias = Annotated[float, Interval(ge=0.0, le=1.0)]
 PositiveShare: TypeAlias = Annotated[float, Interval(gt=0.0, le=1.0)]
 NonNegative: TypeAlias = Annotated[float, Ge(0.0)]
 Positive: TypeAlias = Annotated[float, Gt(0.0)]
+Percent: TypeAlias = Annotated[float, Interval(ge=0.0, le=100.0)]
 Count: TypeAlias = Annotated[int, Ge(1)]
 CountOrZero: TypeAlias = Annotated[int, Ge(0)]
 
@@ -55,23 +56,6 @@ class Constrained:
         cls: type = type(self)
         for name, constraint in constraints_of(cls).items():
             constraint.require(name, getattr(self, name))
-
-
-def require(name: str, value: object, annotation: Any) -> None:
-    """Raise unless `value` is what `annotation` declares: the check of a field, for an argument of a function.
-
-    >>> require("rho", 0.05, NonNegative)
-    >>> require("batch", 2.5, Count)
-    Traceback (most recent call last):
-    ...
-    TypeError: batch must be a whole number, got 2.5
-    """
-    constraint_of(annotation).require(name, value)
-
-
-def require_choice(name: str, value: object, choices: Collection[object]) -> None:
-    """Raise unless `value` is one of `choices`, where these are known only at run time."""
-    Choice(tuple(choices)).require(name, value)
 
 
 class Constraint(ABC):
@@ -149,10 +133,10 @@ class Choice(Constraint):
 
     @property
     def legal(self) -> str:
-        return ", ".join(map(repr, self.values))
+        return f"one of {', '.join(map(repr, self.values))}"
 
     def refusal(self, name: str, value: object) -> Exception | None:
-        return None if value in self.values else ValueError(f"{name} must be one of {self.legal}, got {value!r}")
+        return None if value in self.values else ValueError(f"{name} must be {self.legal}, got {value!r}")
 
 
 @dataclass(frozen=True)

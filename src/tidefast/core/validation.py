@@ -1,20 +1,15 @@
-"""Checks of hyperparameters at construction: what was given, what is accepted."""
+"""Checks of the arguments of functions: what was given, what is accepted. Fields of dataclasses declare theirs."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection
 
+from tidefast.core.constraints import Choice, Number
 
-def require_number(
-    name: str,
-    value: float,
-    low: float = -math.inf,
-    high: float = math.inf,
-    *,
-    low_open: bool = False,
-) -> None:
-    """Raise unless `value` is a finite number in [low, high], or (low, high] with `low_open`.
+
+def require_number(name: str, value: float, low: float = -math.inf, high: float = math.inf) -> None:
+    """Raise unless `value` is a finite number in [low, high].
 
     >>> require_number("rho", 0.05, 0.0)
     >>> require_number("momentum", 1.5, 0.0, 1.0)
@@ -22,11 +17,7 @@ def require_number(
     ...
     ValueError: momentum must lie in [0.0, 1.0], got 1.5
     """
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name} must be a number, got {value!r}")
-    above = value > low if low_open else value >= low
-    if not (math.isfinite(value) and above and value <= high):
-        raise ValueError(f"{name} must lie in {'(' if low_open else '['}{low}, {high}], got {value!r}")
+    Number(whole=False, low=low, high=high).require(name, value)
 
 
 def require_count(name: str, value: int, low: int = 1) -> None:
@@ -37,13 +28,10 @@ def require_count(name: str, value: int, low: int = 1) -> None:
     ...
     ValueError: every must be a whole number of at least 1, got 0
     """
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be a whole number, got {value!r}")
-    if value < low:
-        raise ValueError(f"{name} must be a whole number of at least {low}, got {value!r}")
+    Number(whole=True, low=low).require(name, value)
 
 
-def require_choice(name: str, value: object, choices: Collection[str]) -> None:
+def require_choice(name: str, value: object, choices: Collection[object]) -> None:
     """Raise unless `value` is one of `choices`.
 
     >>> require_choice("unit", "block", ("layer", "tensor"))
@@ -51,5 +39,4 @@ def require_choice(name: str, value: object, choices: Collection[str]) -> None:
     ...
     ValueError: unit must be one of 'layer', 'tensor', got 'block'
     """
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+    Choice(tuple(choices)).require(name, value)

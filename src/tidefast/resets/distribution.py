@@ -5,17 +5,16 @@ from __future__ import annotations
 import math
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Annotated
 
 import torch
-from annotated_types import Ge
 from torch import Tensor, nn
 
-from tidefast.core.constraints import Count, Positive, require
+from tidefast.core.constraints import Count, Positive
 from tidefast.core.network import Network
 from tidefast.core.source import SourceData
 from tidefast.core.state import Field, State
 from tidefast.core.step import Step
+from tidefast.core.validation import require_count
 from tidefast.probes.outputs import MEANS, VARIANCES, OutputMoments, Outputs, of_source
 from tidefast.resets.base import Reset, Verdict, registry
 
@@ -44,7 +43,7 @@ class Distribution(Reset):
                 f"short and long go together, got short={self.short!r}, long={self.long!r}: give both or none"
             )
         if self.short is not None and self.long is not None:
-            require("long", self.long, Annotated[int, Ge(self.short + 1)])
+            require_count("long", self.long, low=self.short + 1)
 
     @property
     def needs_source(self) -> str | None:

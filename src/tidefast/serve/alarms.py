@@ -6,9 +6,13 @@ import math
 import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Annotated
 
+from annotated_types import Ge
+
+from tidefast.core.constraints import Constrained, Count, Positive, PositiveShare, Share
 from tidefast.core.record import StepRecord
-from tidefast.core.validation import require_count, require_number
+from tidefast.core.validation import require_count
 
 KINDS = ("resets", "concentration", "disagreement", "input", "nonfinite", "snapshots")
 """Every kind of alarm; the last is about the service, the others about a stream."""
@@ -46,7 +50,7 @@ class Alarm:
 
 
 @dataclass(frozen=True)
-class Bounds:
+class Bounds(Constrained):
     """What is normal. The defaults are far outside of what healthy streams did in our benchmarks.
 
     An alarm is cleared when what raised it happens less than half as often as it takes to raise it.
@@ -59,47 +63,40 @@ class Bounds:
     ValueError: disagreement must lie in [0.0, 1.0], got 1.5
     """
 
-    resets: int = 20
+    resets: Count = 20
     """More resets than that within `window` steps raise "resets"."""
-    window: int = 100
-    stuck: int = 10
+    window: Count = 100
+    stuck: Count = 10
     """A concentration above its threshold in so many steps in a row raises "concentration"."""
-    concentration: float = 0.9
+    concentration: Share = 0.9
     """For policies without a threshold: above this share of the way from all classes alike (0) to one class (1)."""
-    disagreement: float = 0.8
+    disagreement: Share = 0.8
     """An inconsistency above this in 4 of 5 of the last `disagreement_window` steps raises "disagreement"."""
-    disagreement_window: int = 50
-    units: float = 8.0
+    disagreement_window: Count = 50
+    units: Positive = 8.0
     """Images so many deviations from the stream's own slow average in 3 of 4 of the last `input_window` batches
     raise "input"."""
-    input_window: int = 20
-    settle: int = 50
+    input_window: Count = 20
+    settle: Annotated[int, Ge(2)] = 50
     """Batches from which the slow average starts; before that, it judges nothing."""
-    pace: float = 0.01
+    pace: PositiveShare = 0.01
     """How fast the slow average follows: what lasts a few times 1 / pace batches becomes the new normal."""
     normal_mean: tuple[float, float] | None = None
     """Range of the mean of a batch's pixels, where it is known beforehand; outside of it images are not normal."""
     normal_deviation: tuple[float, float] | None = None
     """Range of the deviation of a batch's pixels, likewise."""
-    flat: float = 0.01
+    flat: Share = 0.01
     """Batches whose pixels all lie within this are not normal: a covered lens, a dead sensor."""
-    nonfinite: int = 3
+    nonfinite: Count = 3
     """So many unusable batches among the last `nonfinite_window` raise "nonfinite"."""
-    nonfinite_window: int = 20
-    failures: int = 2
+    nonfinite_window: Count = 20
+    failures: Count = 2
     """So many failed snapshots in a row raise "snapshots"; one that works clears it."""
 
     def __post_init__(self) -> None:
-        for name in ("resets", "window", "stuck", "disagreement_window", "input_window", "nonfinite", "failures"):
-            require_count(name, getattr(self, name))
-        require_count("settle", self.settle, low=2)
+        super().__post_init__()
         require_count("nonfinite_window", self.nonfinite_window, low=self.nonfinite)
         require_count("window", self.window, low=self.resets + 1)
-        require_number("concentration", self.concentration, 0.0, 1.0)
-        require_number("disagreement", self.disagreement, 0.0, 1.0)
-        require_number("units", self.units, 0.0, low_open=True)
-        require_number("pace", self.pace, 0.0, 1.0, low_open=True)
-        require_number("flat", self.flat, 0.0, 1.0)
         for name in ("normal_mean", "normal_deviation"):
             given = getattr(self, name)
             if given is not None and not (len(given) == 2 and given[0] <= given[1]):

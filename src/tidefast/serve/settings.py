@@ -7,15 +7,18 @@ import ipaddress
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from tidefast.core.validation import require_count, require_number
+from annotated_types import Interval
+
+from tidefast.core.constraints import Constrained, Count, CountOrZero, NonNegative
 
 TOKEN_LENGTH = 16
+Seconds = Annotated[float, Interval(gt=0.0, le=1e6)]
 
 
 @dataclass(frozen=True)
-class Settings:
+class Settings(Constrained):
     """The options of `tidefast serve`.
 
     >>> Settings(host="0.0.0.0")
@@ -31,71 +34,56 @@ class Settings:
     method: str = "roid"
     reset: str = "asr"
     optimizer: str | None = None
-    seed: int = 0
-    window: int = 16
+    seed: CountOrZero = 0
+    window: Count = 16
     source: str | None = None
     labels: str | None = None
     """A file with the name of a class on each line."""
-    side: tuple[int, int] | None = None
+    side: tuple[Count, Count] | None = None
     """Height and width of the images; left out, 32 for bundled models, else those of the first images that fit."""
 
     state: Path = Path("tidefast-state")
-    snapshot_every: float = 30.0
-    keep: int = 5
+    snapshot_every: Seconds = 30.0
+    keep: Count = 5
 
     host: str = "127.0.0.1"
-    port: int = 8000
+    port: Annotated[int, Interval(ge=0, le=65535)] = 8000
     token: str | None = field(default=None, repr=False)
 
-    workers: int = 1
+    workers: Count = 1
     """Streams that take a step at the same time."""
-    threads: int | None = None
+    threads: Count | None = None
     """Of torch, for each worker; left out, the cores are shared out."""
-    resident: int = 1024
-    max_batch: int = 64
+    resident: Count = 1024
+    max_batch: Count = 64
     """Images that make a step at once, and the most that a request may hold."""
-    max_wait: float = 0.01
+    max_wait: Annotated[float, Interval(ge=0.0, le=60.0)] = 0.01
     """Seconds that the first image of a step waits for others."""
-    queue: int = 4096
+    queue: Count = 4096
     """Images that may wait in all."""
-    stream_queue: int = 512
+    stream_queue: Count = 512
     """Images of one stream that may wait."""
-    max_streams: int = 10_000
-    max_body: int = 64 * 2**20
+    max_streams: Count = 10_000
+    max_body: Count = 64 * 2**20
     """Bytes of a request."""
-    max_pixels: int = 4096 * 4096
+    max_pixels: Count = 4096 * 4096
     """Of one image; of all images of a request as long as their size is not known."""
-    timeout: float = 30.0
+    timeout: Seconds = 30.0
     """Seconds until a request is answered, be it with an error."""
-    rate: float = 1000.0
+    rate: NonNegative = 1000.0
     """Requests a second of one client, in the long run; 0: any number."""
-    connections: int = 1000
-    drain: float = 20.0
+    connections: Count = 1000
+    drain: Seconds = 20.0
     """Seconds that a shutdown gives to requests that were accepted."""
     access_log: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("keep", "workers", "resident", "max_batch", "queue", "stream_queue", "max_streams", "max_body"):
-            require_count(name, getattr(self, name))
-        for name in ("max_pixels", "connections", "window"):
-            require_count(name, getattr(self, name))
-        require_count("seed", self.seed, low=0)
-        if self.threads is not None:
-            require_count("threads", self.threads)
-        for name in ("snapshot_every", "timeout", "drain"):
-            require_number(name, getattr(self, name), 0.0, 1e6, low_open=True)
-        require_number("max_wait", self.max_wait, 0.0, 60.0)
-        require_number("rate", self.rate, 0.0)
-        if not 0 <= self.port <= 65535:
-            raise ValueError(f"port must lie in 0..65535, got {self.port}")
+        super().__post_init__()
         if self.stream_queue < self.max_batch or self.queue < self.max_batch:
             raise ValueError(
                 f"queue and stream_queue must hold max_batch ({self.max_batch}) images or more, "
                 f"got {self.queue} and {self.stream_queue}"
             )
-        if self.side is not None:
-            for length in self.side:
-                require_count("side", length)
         if self.token is None:
             if not is_loopback(self.host):
                 raise ValueError(

@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import os
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
+from annotated_types import Interval
 
+from tidefast.core.constraints import Count, Percent
 from tidefast.core.validation import require_choice, require_count, require_number
 from tidefast.streams.ccc import LEVELS, PathCell, endless_chain, noise_types, walk
 from tidefast.streams.ccc_images import CCCImages
@@ -22,8 +24,9 @@ from tidefast.streams.rendering import Rendering
 from tidefast.streams.schedule import Schedule, Stretch
 
 Redraw = Literal["pair", "cell"]
-REDRAWS: tuple[Redraw, ...] = get_args(Redraw)
 
+Quality = Annotated[int, Interval(ge=1, le=100)]
+"""Of JPEG."""
 _PURPOSE = zlib.crc32(b"speed")  # keeps these draws apart from others that start with the same seed
 
 
@@ -46,14 +49,14 @@ class CCCRecipe(Recipe):
     (7500000, 'gaussian_noise 5', 'gaussian_noise 4.75 + impulse_noise 5')
     """
 
-    level: str | float | tuple[str, ...] = "hard"
-    speed: int | str | tuple[int, ...] = 1000
+    level: str | float | Sequence[str] = "hard"
+    speed: Count | Literal["random"] | Sequence[int] = 1000
     redraw: Redraw = "pair"
-    target: float | None = None
+    target: Percent | None = None
     matrix: str | os.PathLike[str] | Matrix | None = None
     crop: bool = True
-    jpeg: int | None = QUALITY
-    total: int = 7_500_000
+    jpeg: Quality | None = QUALITY
+    total: Count = 7_500_000
 
     needs: ClassVar[str] = (
         "data: the 50 000 validation images of ImageNet in one folder for each class, as "
@@ -64,15 +67,10 @@ class CCCRecipe(Recipe):
     random_speeds: ClassVar[tuple[int, ...]] = (1000, 2000, 5000)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         noise_types(self._chain_level)
-        require_choice("redraw", self.redraw, REDRAWS)
         for speed in self.speeds:
             require_count("speed", speed)
-        require_number("target", self.aim, 0.0, 100.0)
-        require_count("total", self.total)
-        if self.jpeg is not None:
-            require_count("jpeg", self.jpeg)
-            require_number("jpeg", self.jpeg, 1, 100)
 
     @property
     def speeds(self) -> tuple[int, ...]:
@@ -80,11 +78,11 @@ class CCCRecipe(Recipe):
         if isinstance(self.speed, str):
             require_choice("speed", self.speed, ("random",))
             return self.random_speeds
-        if isinstance(self.speed, (tuple, list)):
-            if not self.speed:
-                raise ValueError("speed must be a number of images, several of them or 'random', got none")
-            return tuple(self.speed)
-        return (self.speed,)
+        if isinstance(self.speed, (int, float)):
+            return (self.speed,)
+        if not self.speed:
+            raise ValueError("speed must be a number of images, several of them or 'random', got none")
+        return tuple(self.speed)
 
     @property
     def aim(self) -> float:
@@ -158,11 +156,11 @@ class CCCMiniRecipe(CCCRecipe):
     ['gaussian_noise 5', 'gaussian_noise 5 + impulse_noise 3', 'impulse_noise 5']
     """
 
-    speed: int | str | tuple[int, ...] = 160
+    speed: Count | Literal["random"] | Sequence[int] = 160
     matrix: str | os.PathLike[str] | Matrix | None = "bundled"
     crop: bool = False
-    jpeg: int | None = None
-    total: int = 96_000
+    jpeg: Quality | None = None
+    total: Count = 96_000
 
     needs: ClassVar[str] = ""
     targets: ClassVar[dict[str, float]] = {"easy": 60.0, "medium": 45.0, "hard": 0.0}

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tidefast.core.validation import require_count, require_number
+from tidefast.core.constraints import Constrained, Count, Positive
 from tidefast.streams.order import Positions
 
 
-class DomainOrder(ABC):
+class DomainOrder(Constrained, ABC):
     """Says whose next batch comes when; a pure function of the numbers of batches and of the generator."""
 
     @abstractmethod
@@ -43,12 +43,8 @@ class Segments(DomainOrder):
     [0, 0, 0, 1, 0, 1, 1, 1]
     """
 
-    delta: float = 1.0
-    slots: int = 3
-
-    def __post_init__(self) -> None:
-        require_number("delta", self.delta, 0.0, low_open=True)
-        require_count("slots", self.slots)
+    delta: Positive = 1.0
+    slots: Count = 3
 
     def draw(self, batches: Sequence[int], random: np.random.Generator) -> Positions:
         shares = random.dirichlet(np.full(self.slots, self.delta), size=len(batches))

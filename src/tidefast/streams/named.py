@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from tidefast import datasets
+from tidefast.core.constraints import Constrained, Count, Percent
 from tidefast.core.registry import Registry
-from tidefast.core.validation import require_count, require_number
 from tidefast.corruptions.severity import Scale
 from tidefast.streams.batching import Ragged
 from tidefast.streams.ccc import chained_walks, find_path, noise_chain, noise_types, synthetic_matrix
@@ -25,7 +26,7 @@ from tidefast.streams.stream import Noise, Stream
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Recipe(Constrained):
     """A named kind of stream: its dataclass fields are the options that `make` takes for it.
 
     It has a `schedule`, or makes its `stream` itself. Another package adds one with `@registry.register("name")` or an
@@ -151,16 +152,15 @@ class Drift(Recipe):
      'gaussian_noise 2.5 + impulse_noise 5', 'impulse_noise 5']
     """
 
-    level: str | float | tuple[str, ...] = "hard"
-    images_per_cell: int = 256
-    target: float = 0.0
+    level: str | float | Sequence[str] = "hard"
+    images_per_cell: Count = 256
+    target: Percent = 0.0
 
     default_steps: ClassVar[int] = 10_000
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         noise_types(self.level)
-        require_count("images_per_cell", self.images_per_cell)
-        require_number("target", self.target, 0.0, 100.0)
 
     def schedule(self, *, seed: int, size: int, batch: int, steps: int | None) -> Schedule:
         images = (self.default_steps if steps is None else steps) * batch
@@ -180,8 +180,8 @@ class DriftEasy(Drift):
     ['gaussian_noise 2.25', 'gaussian_noise 1 + glass_blur 1.5', 'glass_blur 2.75']
     """
 
-    level: str | float | tuple[str, ...] = "easy"
-    target: float = 30.0
+    level: str | float | Sequence[str] = "easy"
+    target: Percent = 30.0
 
 
 @registry.register("recurring")
@@ -201,8 +201,8 @@ class Recurring(Recipe):
 
     corruptions: tuple[str, ...] = ("gaussian_noise", "shot_noise", "impulse_noise", "contrast")
     severity: float = 5.0
-    visits: int | None = None
-    images: int | None = None
+    visits: Count | None = None
+    images: Count | None = None
 
     renewal: ClassVar[Renewal] = "same"
     noise: ClassVar[Noise] = "fixed"
@@ -212,9 +212,8 @@ class Recurring(Recipe):
     def __post_init__(self) -> None:
         if isinstance(self.corruptions, str) or not self.chosen():
             raise ValueError(f"corruptions must be a list of names such as ['fog', 'snow'], got {self.corruptions!r}")
-        for count in ("visits", "images"):
-            if getattr(self, count) is not None:
-                require_count(count, getattr(self, count))
+        object.__setattr__(self, "corruptions", tuple(self.corruptions))
+        super().__post_init__()
 
     def chosen(self) -> tuple[str, ...]:
         """The corruptions of one visit, in their order."""

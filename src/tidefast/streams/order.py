@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tidefast.core.validation import require_count, require_number
+from tidefast.core.constraints import Constrained, Count, Positive
 from tidefast.streams.errors import StreamError
 
 Positions = npt.NDArray[np.int64]
@@ -17,7 +17,7 @@ _SMALLEST_CHUNK = 10
 _TRIES = 500
 
 
-class Order(ABC):
+class Order(Constrained, ABC):
     """Puts the images of a set in an order for one pass; a pure function of the labels and of the generator."""
 
     @abstractmethod
@@ -77,10 +77,7 @@ class Dirichlet(Order):
     (True, True)
     """
 
-    delta: float = 0.1
-
-    def __post_init__(self) -> None:
-        require_number("delta", self.delta, 0.0, low_open=True)
+    delta: Positive = 0.1
 
     def draw(self, labels: Positions, random: np.random.Generator) -> Positions:
         chunks = int(labels.max()) + 1
@@ -127,13 +124,8 @@ class SlotDirichlet(Order):
     True
     """
 
-    gamma: float = 0.1
-    slots: int | None = None
-
-    def __post_init__(self) -> None:
-        require_number("gamma", self.gamma, 0.0, low_open=True)
-        if self.slots is not None:
-            require_count("slots", self.slots)
+    gamma: Positive = 0.1
+    slots: Count | None = None
 
     def draw(self, labels: Positions, random: np.random.Generator) -> Positions:
         count = int(labels.max()) + 1

@@ -10,23 +10,24 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from tidefast.core.constraints import Constrained, CountOrZero
 from tidefast.core.validation import require_count
 from tidefast.streams.domain import Domain
 
 
 @dataclass(frozen=True)
-class Stretch:
+class Stretch(Constrained):
     """So many images of one domain in a row; `visit` counts how often a repeated schedule came round before."""
 
     domain: Domain
     images: int
-    visit: int = 0
+    visit: CountOrZero = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not isinstance(self.domain, Domain):
             raise TypeError(f"a stretch needs a Domain, such as Domain(('fog', 3)), got {self.domain!r}")
         require_count("images of a stretch", self.images)
-        require_count("visit", self.visit, low=0)
 
 
 @dataclass(frozen=True)

@@ -4,25 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidefast.core.validation import require_count
+from tidefast.core.constraints import Constrained, Count, CountOrZero
 from tidefast.corruptions.severity import Scale
 from tidefast.streams.batching import Ragged
 from tidefast.streams.order import Order
 
 
 @dataclass(frozen=True)
-class StreamSettings:
+class StreamSettings(Constrained):
     """The arguments of `make` that every stream has; None leaves the choice to the stream."""
 
-    batch: int
-    seed: int = 0
-    steps: int | None = None
+    batch: Count
+    seed: CountOrZero = 0
+    steps: Count | None = None
     order: Order | None = None
     ragged: Ragged = "keep"
     scale: Scale | None = None
-
-    def __post_init__(self) -> None:
-        require_count("batch", self.batch)
-        require_count("seed", self.seed, low=0)
-        if self.steps is not None:
-            require_count("steps", self.steps)

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
+from tidefast.core.constraints import Count
 from tidefast.core.validation import require_choice, require_count
 from tidefast.datasets.errors import DatasetError
 from tidefast.streams.batch import RawBatch, Span
@@ -194,7 +195,7 @@ class CCCShardsRecipe(Recipe):
     path: str | os.PathLike[str] = ""
     level: str | float | None = None
     speed: int | str = 1000
-    interleave: int | None = None
+    interleave: Count | None = None
 
     needs: ClassVar[str] = (
         "path: a folder with serial_00000.tar, serial_00001.tar, ..., or with folders such as "
@@ -202,8 +203,7 @@ class CCCShardsRecipe(Recipe):
     )
 
     def __post_init__(self) -> None:
-        if self.interleave is not None:
-            require_count("interleave", self.interleave)
+        super().__post_init__()
         if not os.fspath(self.path):
             raise ValueError(f"stream {self.name!r} needs {self.needs}")
 

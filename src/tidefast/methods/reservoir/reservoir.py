@@ -15,12 +15,13 @@ from annotated_types import Ge
 from torch import Tensor, nn
 
 from tidefast.core import losses, optim
-from tidefast.core.constraints import Count, NonNegative, Share, require
+from tidefast.core.constraints import Count, NonNegative, Share
 from tidefast.core.network import Network
 from tidefast.core.normalization import Statistics
 from tidefast.core.source import SourceData
 from tidefast.core.state import Field, State, Value
 from tidefast.core.step import Forward, Objective, Step
+from tidefast.core.validation import require_count
 from tidefast.methods.base import Method, registry
 from tidefast.methods.reservoir.clusters import Clusters
 from tidefast.methods.reservoir.style import ChannelMoments, Extractor, ExtractorName, extractor, measure
@@ -70,7 +71,7 @@ class Reservoir(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "base", _made(self.base))
-        require("buffer", self.buffer, Annotated[int, Ge(self.models)])
+        require_count("buffer", self.buffer, low=self.models)
 
     @classmethod
     def for_cifar(cls, base: Method | str | Mapping[str, Any] = "eta", **changes: Any) -> Reservoir:

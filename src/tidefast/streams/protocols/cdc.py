@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
-from tidefast.core.validation import require_choice
+from tidefast.core.constraints import Count, Positive
 from tidefast.streams.domain_order import DomainOrder, Runs, Segments
 from tidefast.streams.images import Data
 from tidefast.streams.named import registry
 from tidefast.streams.protocols.in_c import ImageNetCSubset
 from tidefast.streams.recurring import RecurringStream, recurring_stream
 from tidefast.streams.settings import StreamSettings
-
-ROUTES = ("dirichlet", "multinomial")
 
 
 @registry.register("cdc")
@@ -25,14 +23,9 @@ class Cdc(ImageNetCSubset):
     uniform length. Visit v draws from seed + v; every visit shows all batches of each domain.
     """
 
-    delta: float = 1.0
-    slots: int = 3
-    route: str = "dirichlet"
-
-    def __post_init__(self) -> None:
-        require_choice("route", self.route, ROUTES)
-        self.draws()
-        super().__post_init__()
+    delta: Positive = 1.0
+    slots: Count = 3
+    route: Literal["dirichlet", "multinomial"] = "dirichlet"
 
     def draws(self) -> DomainOrder:
         """The rule that orders the batches of a visit."""
@@ -62,6 +55,6 @@ class CdcMini(Cdc):
     RecurringStream('cdc-mini', 64 steps, 4 domains, 2 visits, seed 0)
     """
 
-    images: int | None = 500
+    images: Count | None = 500
 
     needs: ClassVar[str] = ""

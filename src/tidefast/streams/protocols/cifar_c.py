@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from tidefast.core.constraints import Count
 from tidefast.core.validation import require_choice
 from tidefast.datasets import cifar_c
 from tidefast.streams.images import LabelledImages
@@ -66,7 +67,7 @@ class Cifar10CMini(Cifar10C):
     Stream('cifar10-c-mini', 30 steps of 200, 3000 images, seed 0)
     """
 
-    images: int | None = 1000
+    images: Count | None = 1000
 
     default_visits: ClassVar[int] = 20
     needs: ClassVar[str] = ""
@@ -99,7 +100,7 @@ class Cifar100C(CifarC):
 class Cifar100CMini(Cifar100C):
     """CIFAR100-C groups on the bundled images, which have ten classes: 20 visits to 1000 of them."""
 
-    images: int | None = 1000
+    images: Count | None = 1000
 
     default_visits: ClassVar[int] = 20
     needs: ClassVar[str] = ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tidefast.core.validation import require_count, require_number
+from tidefast.core.constraints import CountOrZero, NonNegative
 from tidefast.streams.named import registry
 from tidefast.streams.order import ByLabel, Dirichlet, Order
 from tidefast.streams.protocols.files import IMAGENET_C_LAYOUT, ImageNetC
@@ -52,13 +52,12 @@ class CinC(ImageNetC):
     """
 
     corruptions: tuple[str, ...] = ()
-    order_number: int = 0
+    order_number: CountOrZero = 0
 
     default_visits: ClassVar[int] = 1
     needs: ClassVar[str] = IMAGENET_C_LAYOUT
 
     def __post_init__(self) -> None:
-        require_count("order_number", self.order_number, low=0)
         if self.order_number >= len(ORDERS):
             raise ValueError(f"order_number must be 0 to {len(ORDERS) - 1}, got {self.order_number}")
         super().__post_init__()
@@ -89,11 +88,7 @@ class CinCNonIid(CinC):
     A `delta` of 0 sorts by label. On ImageNet 0.1 is nearly iid, on ten classes nearly sorted.
     """
 
-    delta: float = 0.1
-
-    def __post_init__(self) -> None:
-        require_number("delta", self.delta, 0.0)
-        super().__post_init__()
+    delta: NonNegative = 0.1
 
     def label_order(self) -> Order:
         return Dirichlet(self.delta) if self.delta else ByLabel()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from tidefast import corruptions
+from tidefast.core.constraints import Count
 from tidefast.datasets import DatasetError, imagenet_c
 from tidefast.streams.images import Data, LabelledImages, labelled_images
 from tidefast.streams.named import Recurring
@@ -57,7 +58,7 @@ class Files(Recurring, ABC):
 class ImageNetC(Files):
     """Corruptions of ImageNet's validation images; `classes` is how many class folders `root` must have."""
 
-    classes: int | None = 1000
+    classes: Count | None = 1000
 
     def stored(self, root: FilePath, names: tuple[str, ...], severity: int) -> Mapping[str, LabelledImages]:
         return imagenet_c(root, names, severity, classes=self.classes)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
-from tidefast.core.validation import require_choice
+from tidefast.core.constraints import Count
 from tidefast.datasets import DatasetError, Subset, draw_subset, read_ids
 from tidefast.datasets.subset import digest, places_of
 from tidefast.streams.images import Data, LabelledImages
@@ -17,7 +17,7 @@ from tidefast.streams.protocols.files import IMAGENET_C_LAYOUT, FilePath, ImageN
 from tidefast.streams.rendering import Rendering
 from tidefast.streams.stored import Stored
 
-SUBSETS = ("random", "robustbench")
+SubsetName = Literal["random", "robustbench"]
 SHA256_OF_ALL = "5896a18050258f157d075e28493e740f844e9da35a06a06cb8a74bdc86106363"
 SHA256_OF_ROBUSTBENCH = "d4121626d07722a0126c35b1563042e46a546f1a05ce705f2cdc635896d58574"
 SHA256_OF_RANDOM = "83a5afc72d1ea1a517e3b02887e1e0ecc1e0e1f06df125c916fde3ed48692ce4"
@@ -38,14 +38,13 @@ class ImageNetCSubset(ImageNetC):
     Lists are checked against the published hashes.
     """
 
-    images: int | None = RANDOM_IMAGES
+    images: Count | None = RANDOM_IMAGES
     ids: FilePath | None = None
-    subset: str = "random"
+    subset: SubsetName = "random"
 
     needs: ClassVar[str] = SUBSET_LAYOUT
 
     def __post_init__(self) -> None:
-        require_choice("subset", self.subset, SUBSETS)
         super().__post_init__()
 
     def source(self, data: Data | None) -> tuple[LabelledImages, Rendering | None]:
@@ -114,6 +113,6 @@ class InCRecurringMini(InCRecurring):
     (640, 'shot_noise 5', True)
     """
 
-    images: int | None = 500
+    images: Count | None = 500
 
     needs: ClassVar[str] = ""

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from tidefast.core.validation import require_count
+from tidefast.core.constraints import Count
 from tidefast.datasets import DatasetError, Subset, d109
 from tidefast.datasets.d109 import DOMAINS
 from tidefast.streams.domain import Domain
@@ -25,11 +25,7 @@ _SPLIT_SEED = 109
 class OwnImages(Recipe, ABC):
     """Domains in turn, each with images of its own, all of them at every visit in the same order."""
 
-    visits: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.visits is not None:
-            require_count("visits", self.visits)
+    visits: Count | None = None
 
     @abstractmethod
     def sets(self, data: Data | None) -> dict[Domain, LabelledImages]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tidefast.core.validation import require_number
+from tidefast.core.constraints import Count, Positive
 from tidefast.streams.named import registry
 from tidefast.streams.order import Order, SlotDirichlet
 from tidefast.streams.passes import Renewal
 from tidefast.streams.protocols.cin_c import ORDERS
-from tidefast.streams.protocols.in_c import ImageNetCSubset
+from tidefast.streams.protocols.in_c import ImageNetCSubset, SubsetName
 
 
 @registry.register("petta-recurring")
@@ -19,14 +19,10 @@ class PettaRecurring(ImageNetCSubset):
     """PeTTA's recurring stream: 15 corruptions in turn, 20 visits, labels by `SlotDirichlet(gamma)` drawn each time."""
 
     corruptions: tuple[str, ...] = ORDERS[5]
-    subset: str = "robustbench"
-    gamma: float = 0.1
+    subset: SubsetName = "robustbench"
+    gamma: Positive = 0.1
 
     renewal: ClassVar[Renewal] = "stretch"
-
-    def __post_init__(self) -> None:
-        require_number("gamma", self.gamma, 0.0, low_open=True)
-        super().__post_init__()
 
     def label_order(self) -> Order:
         return SlotDirichlet(self.gamma)
@@ -43,6 +39,6 @@ class PettaRecurringMini(PettaRecurring):
     (240, 'motion_blur 5', False)
     """
 
-    images: int | None = 500
+    images: Count | None = 500
 
     needs: ClassVar[str] = ""
