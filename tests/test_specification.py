@@ -15,25 +15,7 @@ from tidefast.core.specification import Specification
 # -- values ------------------------------------------------------------------------------------------------------------
 
 words = st.text("0123456789_.eE+-xbainfNULtruesyo~ ", max_size=8).map(str.strip) | st.sampled_from(
-    [
-        "True",
-        "FALSE",
-        "Yes",
-        "no",
-        "ON",
-        "Off",
-        "Null",
-        "~",
-        "tRue",
-        "-.inf",
-        ".nan",
-        ".5",
-        "1_000",
-        "017",
-        "08",
-        "0x1F",
-        "0b11",
-    ]
+    [*("True", "FALSE", "Yes", "no", "ON", "Off", "Null", "~", "tRue"), *("-.inf", ".nan", ".5", "1_000", "017", "08")]
 )
 
 

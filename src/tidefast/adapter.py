@@ -17,12 +17,14 @@ from torch import Tensor, nn
 import tidefast
 from tidefast.core import optim, snapshot
 from tidefast.core.network import Network
+from tidefast.core.optim import OptimizerFactory
 from tidefast.core.record import Callback, StepRecord
+from tidefast.core.specification import Given
 from tidefast.core.state import State, StateView, Value
 from tidefast.core.step import Forward, Step
 from tidefast.core.validation import require_choice, require_count
 from tidefast.errors import NonFiniteError, SnapshotError
-from tidefast.methods.base import Method, OptimizerFactory
+from tidefast.methods.base import Method
 from tidefast.methods.base import registry as methods
 from tidefast.preparation import Source, configured, constants_for
 from tidefast.resets.base import Reset, Verdict
@@ -64,9 +66,11 @@ class Adapter:
     """A trained classifier that adapts to the unlabelled batches it is given; `tidefast.adapt` is its other name.
 
     model: maps float images [batch, ...] to logits; its own tensors are never changed, frozen ones are shared.
-    method, reset: a registered name or an object from `tidefast.methods` / `tidefast.resets`.
+    method, reset: an object from `tidefast.methods` / `tidefast.resets`, or a registered name, also with options
+        ("eta:similarity_margin=0.4", {"name": "eta", "similarity_margin": 0.4}), or "module:Class".
     objective: "come" minimises COME's opinion entropy, "entropy" the method's own loss; for methods with that field.
-    optimizer: callable on a list of parameters; left out, the method's published choice for ImageNet.
+    optimizer: callable on a list of parameters, or a class of torch.optim ("adam:lr=1e-3"); left out, the method's
+        published choice for ImageNet.
     num_classes: inferred from the first batch when left out.
     source: source data, for methods that need any: a loader, tensors, or a file saved by `tidefast.prepare`.
     seed: of the method's randomness; step k draws the same numbers whatever came before.
@@ -88,11 +92,11 @@ class Adapter:
     def __init__(
         self,
         model: nn.Module,
-        method: str | Method = "roid",
+        method: Given | Method = "roid",
         *,
-        reset: str | Reset | None = None,
+        reset: Given | Reset | None = None,
         objective: str | None = None,
-        optimizer: OptimizerFactory | None = None,
+        optimizer: Given | OptimizerFactory | None = None,
         num_classes: int | None = None,
         source: Source | None = None,
         seed: int = 0,
@@ -106,20 +110,18 @@ class Adapter:
         require_choice("on_nonfinite", on_nonfinite, ("reset", "raise"))
         if num_classes is not None:
             require_count("num_classes", num_classes, low=2)
-        self.method = methods.make(method) if isinstance(method, str) else method
-        self.policy: Reset = resets.make(reset) if isinstance(reset, str) else Never() if reset is None else reset
-        for given, kind in ((self.method, Method), (self.policy, Reset)):
-            if not isinstance(given, kind):
-                raise TypeError(f"expected a name or a {kind.__name__} object, got {given!r}")
+        self.method = methods.make(method)
+        self.policy: Reset = Never() if reset is None else resets.make(reset)
         if objective is not None:
             self.method = _with_objective(self.method, objective)
+        make_optimizer = self.method.optimizer if optimizer is None else optim.factory(optimizer)
         self.network = configured(model, self.method, self.policy)
         self.preparation = constants_for(self.network, self.method, self.policy, source)
         self.constants = self.network.constants = self.preparation.tensors
         start = self.method.start(self.constants)
         if start is not None:
             self.network.arena.begin_at(start)
-        self.optimizer = self._make_optimizer(optimizer)
+        self.optimizer = self._make_optimizer(make_optimizer)
         self._initial_group = {k: v for k, v in self.optimizer.param_groups[0].items() if k != "params"}
         self.callbacks = list(callbacks)
         self.seed, self.window = seed, window
@@ -129,8 +131,8 @@ class Adapter:
         self._declared_classes = num_classes
         self._start()
 
-    def _make_optimizer(self, factory: OptimizerFactory | None) -> torch.optim.Optimizer:
-        optimizer = (factory or self.method.optimizer)([self.network.arena.parameter])
+    def _make_optimizer(self, factory: OptimizerFactory) -> torch.optim.Optimizer:
+        optimizer = factory([self.network.arena.parameter])
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise TypeError(
                 "optimizer must be a callable that takes a list of parameters and returns a torch.optim.Optimizer, "

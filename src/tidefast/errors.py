@@ -22,6 +22,10 @@ class UnknownNameError(TidefastError, ValueError):
     """A registry was asked for a name that nobody registered."""
 
 
+class SpecificationError(TidefastError, ValueError, TypeError):
+    """A name with options that nothing can be made of; also a TypeError, as a wrong argument is in Python."""
+
+
 class SnapshotError(TidefastError, ValueError):
     """A saved file is damaged, or belongs to something else; nothing was changed by reading it."""
 

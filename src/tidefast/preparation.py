@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from tidefast.core import snapshot
 from tidefast.core.network import Network
 from tidefast.core.source import SourceData
+from tidefast.core.specification import Given
 from tidefast.errors import SnapshotError
 from tidefast.methods.base import Method
 from tidefast.methods.base import registry as methods
@@ -53,10 +54,10 @@ Source: TypeAlias = Iterable[Any] | Tensor | Preparation | str | os.PathLike[str
 
 def prepare(
     model: nn.Module,
-    method: str | Method,
+    method: Given | Method,
     source: Iterable[Any] | Tensor,
     *,
-    reset: str | Reset | None = None,
+    reset: Given | Reset | None = None,
     cache: str | os.PathLike[str] | None = None,
 ) -> Preparation:
     """Compute what `method` (and `reset`, where it needs any) takes from source data, to be used in many adapters.
@@ -68,8 +69,8 @@ def prepare(
     >>> sorted(prepare(net, methods.EATA(), torch.rand(64, 4)).tensors)
     ['fisher']
     """
-    method = methods.make(method) if isinstance(method, str) else method
-    policy: Reset = resets.make(reset) if isinstance(reset, str) else Never() if reset is None else reset
+    method = methods.make(method)
+    policy: Reset = Never() if reset is None else resets.make(reset)
     parts = needing(method, policy)
     if not parts:
         raise _unneeded(method)

@@ -15,6 +15,7 @@ from typing import Any
 from tidefast.bench import text
 from tidefast.core.constraints import Constrained, Count, CountOrZero
 from tidefast.core.specification import Specification
+from tidefast.datasets.tensors import SOURCE_IMAGES
 
 _PARTS = ("model", "stream", "method", "reset", "optimizer")
 _NEVER, _BUNDLED = Specification("never"), Specification("bundled-resnet")
@@ -25,8 +26,8 @@ _TITLES = {"source": "Source", "batchnorm": "BatchNorm", "tent": "Tent", "period
 class Experiment(Constrained):
     """What a run is; equal experiments give equal bits.
 
-    Parts are names, `name:key=value` or mappings `{name: ..., key: value}`; see `tidefast list`. `model` and `stream`
-    may also be `module:function`. `optimizer` is a class of torch.optim in small letters; left out, the method's
+    Parts are names, `name:key=value` or mappings `{name: ..., key: value}`; see `tidefast list`. A name may also be
+    `module:Class` or `module:function`. `optimizer` is a class of torch.optim in small letters; left out, the method's
     published choice.
     `steps`, `batch`: left out, the whole stream, in batches of its protocol. `window`: see `Adapter`.
     `source`: for methods that need source images, the path of a `tidefast.prepare` file or of a data set; left out,
@@ -47,7 +48,7 @@ class Experiment(Constrained):
     batch: Count | None = None
     window: Count = 16
     source: str | None = None
-    source_images: Count = 2000
+    source_images: Count = SOURCE_IMAGES
 
     def __init__(self, stream: Any, method: Any, **fields: Any) -> None:
         defaults = {f.name: f.default for f in dataclasses.fields(self) if f.default is not dataclasses.MISSING}
@@ -126,8 +127,10 @@ def _title(part: Specification) -> str:
         return part.title
     options = ", ".join(f"{key} {value}" for key, value in part.options.items())
     name, _, variant = part.name.partition("-")  # asr-no-recovery
+    if part.is_address:  # of somebody's own, who has given it its name
+        name, variant = part.name.rpartition(":")[2], ""
     said = ", ".join(filter(None, (variant.replace("-", " "), options)))
-    return _TITLES.get(name, name.upper()) + (f" ({said})" if said else "")
+    return (name if part.is_address else _TITLES.get(name, name.upper())) + (f" ({said})" if said else "")
 
 
 def _slug(label: str) -> str:

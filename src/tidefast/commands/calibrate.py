@@ -6,8 +6,6 @@ import argparse
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from tidefast.streams import LabelledImages, Matrix
 
 PURPOSE = "measure a model's accuracies under all pairs of corruptions, for calibrated CCC streams"
@@ -61,13 +59,14 @@ def run(options: argparse.Namespace) -> None:
 def _measure(options: argparse.Namespace, part: object) -> Matrix:
     import torch
 
+    from tidefast import models
     from tidefast.commands.bar import bar
     from tidefast.streams.calibration import measure
 
     torch.set_num_threads(1)  # also in this process: the bits must not depend on the number of workers
     with bar("cells") as progress:
         return measure(
-            _model(options.model),
+            models.load(options.model),
             _data(options),
             options.types or options.level,
             images=options.images,
@@ -82,23 +81,6 @@ def _measure(options: argparse.Namespace, part: object) -> Matrix:
             model_name=options.model,
             data_name=options.data,
         )
-
-
-def _model(name: str) -> nn.Module:
-    from torch import nn
-
-    from tidefast import models
-    from tidefast.core.registry import imported
-
-    if ":" not in name:
-        return models.load(name)
-    try:
-        model = imported(name)()
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"--model {name}: {error}") from error
-    if not isinstance(model, nn.Module):
-        raise ValueError(f"--model {name}: expected a torch.nn.Module, got {type(model).__name__}")
-    return model
 
 
 def _data(options: argparse.Namespace) -> LabelledImages:

@@ -66,8 +66,10 @@ class _Reader:
             key, equals, _ = self._text[self._at :].partition("=")
             if not equals or not key.strip() or set(key) & {",", *_OPEN, *_CLOSE}:
                 raise self._wrong("expected key=value")
-            self._at += len(key) + 1
+            self._at = start = self._at + len(key) + 1
             found[key.strip()] = self._value(within="")
+            if not self._text[start : self._at].strip():
+                raise self._wrong(f"{key.strip()}= has no value (nothing is written null)")
             if self._at < len(self._text) and not self._took(","):
                 raise self._wrong("expected a comma")
         return found

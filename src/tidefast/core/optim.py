@@ -1,12 +1,58 @@
-"""The optimiser's state as plain tensors and numbers, so that it can be saved without pickle."""
+"""Optimisers by name, and their state as plain tensors and numbers, so that it can be saved without pickle."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
+
+from tidefast.core.registry import Registry
+from tidefast.core.specification import Given, Specification
+from tidefast.errors import SpecificationError
+
+OptimizerFactory: TypeAlias = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+
+registry: Registry[torch.optim.Optimizer] = Registry("optimizer", torch.optim.Optimizer)
+registry.adopt(
+    {
+        name.lower(): found
+        for name, found in vars(torch.optim).items()
+        if isinstance(found, type) and issubclass(found, torch.optim.Optimizer) and found is not torch.optim.Optimizer
+    }
+)
+
+
+def factory(given: Given | OptimizerFactory) -> OptimizerFactory:
+    """What makes the optimiser: a callable on a list of parameters, or a class of torch.optim by name.
+
+    >>> factory("adam:lr=1e-3")([nn.Parameter(torch.zeros(3))]).defaults["lr"]
+    0.001
+    >>> factory("lbfgs:lr=1")
+    Traceback (most recent call last):
+    ...
+    tidefast.errors.SpecificationError: optimizer 'lbfgs' cannot take a step: ...
+    """
+    if not isinstance(given, (str, Mapping, Specification)):
+        if not callable(given):
+            raise SpecificationError(
+                "optimizer must be a name such as 'adam:lr=1e-3', a mapping with a name, or a callable that takes a "
+                f"list of parameters, got {given!r}"
+            )
+        return given
+    make = registry.bound(given, positional=1)
+    trial = nn.Parameter(torch.zeros(1))
+    trial.grad = torch.zeros(1)
+    try:
+        optimizer = make([trial])
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise TypeError(f"{type(optimizer).__name__} is no torch.optim.Optimizer")
+        optimizer.step()
+    except Exception as error:  # whatever a class of torch, or somebody else's, says of its options
+        name = Specification.parse(given).name
+        raise SpecificationError(f"optimizer {name!r} cannot take a step: {error}") from error
+    return make
 
 
 def flatten(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -1,18 +1,17 @@
-"""Names for methods and reset policies, ours and those of other packages."""
+"""Names for methods, policies, streams and so on, ours and those of other packages; and what they stand for, made."""
 
 from __future__ import annotations
 
 import difflib
 import fnmatch
-import importlib
-import sys
+import functools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from tidefast.errors import UnknownNameError
+from tidefast.core.specification import Given, Specification, bound, called, imported
+from tidefast.errors import SpecificationError, UnknownNameError
 
 T = TypeVar("T")
 C = TypeVar("C", bound=type)
@@ -23,10 +22,11 @@ class Registry(Generic[T]):
 
     An installed package adds a name with an entry point in the group `tidefast.<kind>s`; it is
     imported when a name is first looked up that is not registered already, or when names are listed.
+    `base`: what everything of this kind is an instance of.
     """
 
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
+    def __init__(self, kind: str, base: type = object) -> None:
+        self.kind, self.base = kind, base
         self._classes: dict[str, type[T]] = {}
         self._aliases: dict[str, str] = {}
         self._variants: dict[str, tuple[str, dict[str, Any]]] = {}
@@ -50,6 +50,15 @@ class Registry(Generic[T]):
             return cls
 
         return decorate
+
+    def adopt(self, classes: Mapping[str, type[T]]) -> None:
+        """Names for classes that are not ours to change."""
+        self._classes.update(classes)
+
+    def modules(self) -> set[str]:
+        """Where the classes are defined that are neither tidefast's nor adopted."""
+        named = [cls for name, cls in self._classes.items() if getattr(cls, "name", None) == name]
+        return {cls.__module__ for cls in named if not cls.__module__.startswith("tidefast.")}
 
     def variant(self, name: str, of: str, **options: Any) -> None:
         """Give a class with some of its options set a name of its own, such as `asr-full`.
@@ -82,10 +91,56 @@ class Registry(Generic[T]):
         """The class registered under `name`, or that it is a variant of."""
         return self.resolve(name)[0]
 
-    def make(self, name: str, **options: Any) -> T:
-        """An instance by name; `options` come on top of what a variant sets."""
-        cls, usual = self.resolve(name)
-        return cls(**{**usual, **options})
+    def make(self, given: T | Given, /, **options: Any) -> T:
+        """What a specification stands for: a name, a name with options, a mapping, `module:callable`; or it itself.
+
+        `options` come on top of those of the specification, and these on top of what a variant sets.
+
+        >>> from tidefast.resets.base import registry
+        >>> registry.make("periodic:every=5") == registry.make({"name": "periodic", "every": 5})
+        True
+        >>> registry.make("tidefast.resets:Periodic:evry=5")
+        Traceback (most recent call last):
+        ...
+        tidefast.errors.SpecificationError: reset 'tidefast.resets:Periodic' has no option 'evry'; its options: every
+        """
+        if not isinstance(given, (str, Mapping, Specification)):
+            if not isinstance(given, self.base) or options:
+                article = "an" if self.base.__name__[0] in "AEIOU" else "a"
+                raise SpecificationError(
+                    f"{self.kind} must be {article} {self.base.__name__}, its name, or a mapping with its name, "
+                    f"got {given!r}"
+                )
+            return given
+        specification = Specification.parse(given).but(**options)
+        what = f"{self.kind} {specification.name!r}"
+        made = called(what, self.bound(specification))
+        if not isinstance(made, self.base):
+            raise SpecificationError(f"{what} must give a {self.base.__name__}, got {type(made).__name__}")
+        return made
+
+    def bound(self, given: Given, *, positional: int = 0, also: str = "") -> functools.partial[T]:
+        """The class or function that a specification stands for, with its options: checked, and not yet called."""
+        specification = Specification.parse(given)
+        what = f"{self.kind} {specification.name!r}"
+        make, usual = self._found(specification)
+        options = {**usual, **specification.options}
+        return bound(what, make, options, base=self.base, positional=positional, also=also)
+
+    def _found(self, specification: Specification) -> tuple[Callable[..., T], dict[str, Any]]:
+        name = specification.name
+        if not specification.is_address:
+            return self.resolve(name)
+        try:
+            found = imported(name)
+        except SpecificationError as error:
+            first = name.partition(":")[0].lower()
+            if first in self._classes or first in self._aliases or first in self._variants:
+                raise SpecificationError(f"expected name:key=value,key=value, got {name!r}") from error
+            raise SpecificationError(f"{self.kind} {name!r}: {error}") from error
+        if isinstance(found, type) and issubclass(found, self.base) and "name" not in vars(found):
+            found.name = name  # type: ignore[attr-defined]  # as `register` does: what snapshots and tables call it
+        return found, {}
 
     def resolve(self, name: str) -> tuple[type[T], dict[str, Any]]:
         """The class that a name stands for, and the options that it sets; an unknown name suggests the nearest."""
@@ -117,16 +172,3 @@ class Registry(Generic[T]):
                 continue
             if entry.name not in self._classes and entry.name not in self._variants:
                 self.register(entry.name)(loaded)
-
-
-def imported(address: str) -> Callable[..., Any]:
-    """What `module:name` stands for; modules in the current folder are found too.
-
-    >>> imported("math:sqrt")(9.0)
-    3.0
-    """
-    module, _, name = address.partition(":")
-    if str(Path.cwd()) not in sys.path:  # a script's own folder is there, but not that of whoever calls `tidefast`
-        sys.path.insert(0, str(Path.cwd()))
-    found: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    return found

@@ -11,6 +11,7 @@ from tidefast.datasets.imagenet_c import imagenet_c
 from tidefast.datasets.imageset import ImageSet
 from tidefast.datasets.opening import open_images
 from tidefast.datasets.subset import Subset, draw_subset, read_ids
+from tidefast.datasets.tensors import LabelledImages, as_tensor, open_source, source_batches
 
 open = open_images  # noqa: A001  # read as datasets.open(...); nothing here opens files
 
@@ -19,8 +20,10 @@ __all__ = [
     "DatasetError",
     "ImageFolder",
     "ImageSet",
+    "LabelledImages",
     "MappedImages",
     "Subset",
+    "as_tensor",
     "bundled",
     "cifar10",
     "cifar_c",
@@ -29,5 +32,7 @@ __all__ = [
     "folder",
     "imagenet_c",
     "open",
+    "open_source",
     "read_ids",
+    "source_batches",
 ]

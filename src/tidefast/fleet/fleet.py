@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from tidefast.adapter import Adapter
 from tidefast.core.record import StepRecord
+from tidefast.core.specification import Given
 from tidefast.core.validation import require_count
 from tidefast.fleet import snapshots
 from tidefast.fleet.entry import StreamEntry, Taken, copied
@@ -60,9 +61,9 @@ class Fleet:
     def __init__(
         self,
         model: nn.Module,
-        method: str | Method = "roid",
+        method: Given | Method = "roid",
         *,
-        reset: str | Reset | None = None,
+        reset: Given | Reset | None = None,
         folder: str | os.PathLike[str] | None = None,
         resident: int = 1024,
         workers: int | None = None,

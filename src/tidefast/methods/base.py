@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,10 +17,6 @@ from tidefast.core.source import SourceData
 from tidefast.core.state import Field, State
 from tidefast.core.step import Forward, Objective, Step
 from tidefast.resets.base import Reset
-
-OptimizerFactory = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
-
-registry: Registry[Method] = Registry("method")
 
 
 @dataclass(frozen=True)
@@ -108,3 +104,6 @@ class Method(Constrained):
     def own_reset(self) -> Reset | None:
         """A reset rule that is part of the method itself, beside any the caller adds."""
         return None
+
+
+registry: Registry[Method] = Registry("method", Method)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 from torch import nn
 
 from tidefast.core.registry import Registry
+from tidefast.core.specification import Given, Specification, called
+from tidefast.errors import SpecificationError
 
 
 class ModelEntry(ABC):
@@ -28,26 +29,33 @@ class ModelEntry(ABC):
         """The network with its trained weights, in evaluation mode; images in [0, 1], [N, 3, H, W], to logits."""
 
 
-registry: Registry[ModelEntry] = Registry("model")
+registry: Registry[ModelEntry] = Registry("model", ModelEntry)
 
 
-def load(name: str, **options: Any) -> nn.Module:
+def load(name: Given, **options: Any) -> nn.Module:
     """A trained network by name, in evaluation mode; each call returns a network of its own.
 
-    `options` are those of its entry, such as `weights` of the torchvision networks.
+    `options` are those of its entry, such as `weights` of the torchvision networks; they may stand in the name, as in
+    "resnet50:classes=d109". `module:function` returns a network that is taken as it is.
 
     >>> import torch
     >>> load("bundled-resnet")(torch.rand(1, 3, 32, 32)).shape
     torch.Size([1, 10])
     """
-    entry = registry.get(name)
-    try:
-        made = entry(**options)
-    except TypeError as error:
-        known: list[str] = (
-            [field.name for field in dataclasses.fields(entry)] if dataclasses.is_dataclass(entry) else []
-        )
-        raise ValueError(
-            f"the model {name!r} takes the options {', '.join(known) or 'none'}, got {', '.join(options)}"
-        ) from error
-    return made.load()
+    found = _found(name, options)
+    return found.load() if isinstance(found, ModelEntry) else found
+
+
+def build(name: Given, **options: Any) -> nn.Module:
+    """The network that `load` would return, untrained; what `module:function` returns, as it is."""
+    found = _found(name, options)
+    return found.build() if isinstance(found, ModelEntry) else found
+
+
+def _found(name: Given, options: dict[str, Any]) -> ModelEntry | nn.Module:
+    specification = Specification.parse(name).but(**options)
+    what = f"model {specification.name!r}"
+    found: object = called(what, registry.bound(specification))
+    if not isinstance(found, (ModelEntry, nn.Module)):
+        raise SpecificationError(f"{what} must give a torch.nn.Module, got {type(found).__name__}")
+    return found

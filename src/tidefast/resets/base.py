@@ -17,8 +17,6 @@ from tidefast.core.step import Step
 
 Target = Literal["live", "anchor"]
 
-registry: Registry[Reset] = Registry("reset")
-
 
 @dataclass(frozen=True)
 class Verdict:
@@ -79,3 +77,6 @@ class Reset(Constrained):
     def observe(self, step: Step, state: State) -> Verdict:
         """Called after the update; `step.answer` is of before it."""
         raise NotImplementedError(f"{type(self).__name__} must define observe()")
+
+
+registry: Registry[Reset] = Registry("reset", Reset)

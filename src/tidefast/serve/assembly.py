@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import safetensors
 import safetensors.torch
 from torch import nn
 
-from tidefast import bench, models
-from tidefast.bench.assembly import options_of
-from tidefast.core.registry import imported
+from tidefast import methods, models, resets
+from tidefast.core import optim
+from tidefast.core.specification import Specification
+from tidefast.datasets import open_source
 from tidefast.datasets.cifar10 import CLASSES
 from tidefast.serve.service import Service
 from tidefast.serve.settings import Settings
@@ -21,31 +23,38 @@ _BUNDLED_SIZE = (32, 32)
 
 def open_service(settings: Settings, watch: Watch | None = None) -> Service:
     """The service that settings describe, with its state restored; it takes requests after `Service.start`."""
-    experiment = bench.Experiment(
-        stream="requests",
-        model=settings.model,
-        method=settings.method,
-        reset=settings.reset,
-        optimizer=settings.optimizer,
-        seed=settings.seed,
-        window=settings.window,
-        source=settings.source,
-    )
-    options = options_of(experiment)
-    bundled = experiment.model.name.startswith("bundled-")
-    model = bench.model_of(experiment) if settings.weights is None else _with_weights(experiment, settings.weights)
+    options = _options(settings)
+    network = Specification.parse(settings.model)
+    bundled = network.name.startswith("bundled-")
+    model = models.load(network) if settings.weights is None else _with_weights(network, settings.weights)
     labels = _labels(settings.labels) if settings.labels is not None else list(CLASSES) if bundled else None
     return Service(settings, model, options, labels=labels, size=_BUNDLED_SIZE if bundled else None, watch=watch)
 
 
-def _with_weights(experiment: bench.Experiment, weights: str) -> nn.Module:
+def _options(settings: Settings) -> dict[str, Any]:
+    """What a fleet takes beside the model, checked."""
+    method, policy = methods.base.registry.make(settings.method), resets.base.registry.make(settings.reset)
+    source = None
+    if method.needs_source or policy.needs_source:
+        if settings.source is None:
+            raise ValueError(
+                f"{settings.method} with {settings.reset} needs source images: give source= a folder of images or a "
+                "file of tidefast.prepare"
+            )
+        source = open_source(settings.source)
+    return {
+        "method": method,
+        "reset": policy,
+        "optimizer": None if settings.optimizer is None else optim.factory(settings.optimizer),
+        "source": source,
+        "seed": settings.seed,
+        "window": settings.window,
+    }
+
+
+def _with_weights(network: Specification, weights: str) -> nn.Module:
     """The model, untrained, with the weights of a file."""
-    part = experiment.model
-    make = imported(part.name) if ":" in part.name else models.registry.get(part.name)
-    made = make(**part.options)
-    model = made.build() if isinstance(made, models.ModelEntry) else made
-    if not isinstance(model, nn.Module):
-        raise ValueError(f"--model {part.name} must give a torch.nn.Module, got {type(model).__name__}")
+    model = models.build(network)
     path = Path(weights)
     if path.suffix != ".safetensors" or not path.is_file():
         raise ValueError(f"--weights must be an existing .safetensors file, got {weights!r}")
@@ -59,11 +68,11 @@ def _with_weights(experiment: bench.Experiment, weights: str) -> nn.Module:
             try:
                 candidate.load_state_dict(stored)
             except RuntimeError as error:
-                raise ValueError(f"--weights {weights} does not fit {part.name}: {error}") from error
+                raise ValueError(f"--weights {weights} does not fit {network.name}: {error}") from error
             return model.eval()
     expected = next(iter(model.state_dict()), "nothing")
     raise ValueError(
-        f"--weights {weights} does not fit {part.name}: its tensors are {', '.join(list(stored)[:3])}, ..., "
+        f"--weights {weights} does not fit {network.name}: its tensors are {', '.join(list(stored)[:3])}, ..., "
         f"expected {len(model.state_dict())} such as {expected}"
     )
 

@@ -12,9 +12,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from tidefast.datasets import as_tensor
 from tidefast.datasets.picture import require_pillow
 from tidefast.serve.refused import RefusedError
-from tidefast.streams import as_tensor
 
 ImageArray: TypeAlias = npt.NDArray[np.uint8] | npt.NDArray[np.float32]
 """uint8 [N, H, W, 3], or float32 [N, 3, H, W] in [0, 1]."""

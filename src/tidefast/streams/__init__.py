@@ -1,7 +1,8 @@
 """Seekable streams of labelled images under changing corruptions."""
 
+from tidefast.datasets import LabelledImages, as_tensor
 from tidefast.streams import protocols
-from tidefast.streams.batch import Batch, Span, as_tensor
+from tidefast.streams.batch import Batch, Span
 from tidefast.streams.cached import CachedStream
 from tidefast.streams.ccc import LEVELS, chained_walks, find_path, noise_chain, noise_types, synthetic_matrix, walk
 from tidefast.streams.ccc_images import CCCImages
@@ -9,10 +10,9 @@ from tidefast.streams.ccc_recipes import CCCMiniRecipe, CCCRecipe
 from tidefast.streams.domain import Domain
 from tidefast.streams.domain_order import DomainOrder, InTurn, Runs, Segments
 from tidefast.streams.errors import StreamError
-from tidefast.streams.images import LabelledImages
 from tidefast.streams.matrix import Matrix
-from tidefast.streams.named import Recipe, make, registry
-from tidefast.streams.order import AsGiven, ByLabel, Dirichlet, Order, Shuffled, SlotDirichlet
+from tidefast.streams.named import Recipe, check, make, registry
+from tidefast.streams.order import AsGiven, ByLabel, Dirichlet, Order, Shuffled, SlotDirichlet, orders
 from tidefast.streams.recurring import RecurringStream
 from tidefast.streams.rendering import Corrupted, Rendering
 from tidefast.streams.schedule import Schedule, Stretch, hold, join
@@ -58,12 +58,14 @@ __all__ = [
     "Stretch",
     "as_tensor",
     "chained_walks",
+    "check",
     "find_path",
     "hold",
     "join",
     "make",
     "noise_chain",
     "noise_types",
+    "orders",
     "protocols",
     "registry",
     "synthetic_matrix",

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from tidefast.datasets import as_tensor
 from tidefast.streams.domain import Domain
 
 
@@ -57,17 +58,6 @@ class RawBatch:
             index=self.index,
             spans=self.spans,
         )
-
-
-def as_tensor(images: npt.NDArray[np.uint8]) -> Tensor:
-    """Images uint8 [n, H, W, 3] as float32 [n, 3, H, W] in [0, 1].
-
-    >>> as_tensor(np.full((2, 4, 5, 3), 255, np.uint8)).shape
-    torch.Size([2, 3, 4, 5])
-    """
-    channels_first = torch.from_numpy(images).permute(0, 3, 1, 2)
-    # Divided, not multiplied by 1/255: each level gives the float nearest to it.
-    return channels_first.to(torch.float32, memory_format=torch.contiguous_format).div_(255)
 
 
 def dominant(spans: tuple[Span, ...]) -> Domain:

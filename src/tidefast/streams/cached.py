@@ -11,8 +11,8 @@ from typing import SupportsIndex
 import numpy as np
 
 from tidefast.core.files import written_atomically
+from tidefast.datasets import LabelledImages
 from tidefast.streams.batch import RawBatch, Span
-from tidefast.streams.images import LabelledImages
 from tidefast.streams.seekable import Seekable
 
 LIMIT = 2 * 2**30

@@ -12,10 +12,9 @@ import numpy.typing as npt
 
 from tidefast.corruptions.randomness import generator
 from tidefast.corruptions.severity import Scale
-from tidefast.datasets import ImageFolder
+from tidefast.datasets import ImageFolder, LabelledImages
 from tidefast.datasets.picture import read_rgb, require_pillow
 from tidefast.streams.domain import Domain
-from tidefast.streams.images import LabelledImages
 from tidefast.streams.jpeg import QUALITY, stored
 from tidefast.streams.rendering import Rendering, corrupted
 

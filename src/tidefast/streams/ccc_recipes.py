@@ -14,9 +14,10 @@ from annotated_types import Interval
 
 from tidefast.core.constraints import Count, Percent
 from tidefast.core.validation import require_choice, require_count, require_number
+from tidefast.datasets import LabelledImages
 from tidefast.streams.ccc import LEVELS, PathCell, endless_chain, noise_types, walk
 from tidefast.streams.ccc_images import CCCImages
-from tidefast.streams.images import Data, LabelledImages, labelled_images
+from tidefast.streams.images import Data, labelled_images
 from tidefast.streams.jpeg import QUALITY
 from tidefast.streams.matrix import Matrix, matrix_of
 from tidefast.streams.named import Recipe, registry

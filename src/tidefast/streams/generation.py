@@ -17,13 +17,13 @@ import numpy.typing as npt
 from tidefast.core.files import LOCK, locked, write_atomically, written_atomically
 from tidefast.core.validation import require_choice, require_count
 from tidefast.corruptions.severity import Scale
-from tidefast.datasets import ImageFolder
+from tidefast.datasets import ImageFolder, LabelledImages
 from tidefast.datasets.picture import require_pillow
 from tidefast.errors import FolderError
 from tidefast.streams import jpeg
 from tidefast.streams.ccc_images import CCCImages
 from tidefast.streams.ccc_recipes import CCCRecipe
-from tidefast.streams.images import Data, LabelledImages
+from tidefast.streams.images import Data
 from tidefast.streams.pool import mapped
 from tidefast.streams.schedule import Schedule, Stretch
 from tidefast.streams.shard_files import Info, ShardWriter, folder_name, index_of, shard_name

@@ -3,32 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from tidefast.corruptions.severity import Scale
-from tidefast.datasets import ImageSet, bundled
+from tidefast.datasets import ImageSet, LabelledImages, bundled
 
 _SCALE_BORDER = 85  # pixels: halfway, by ratio, between the 32 of CIFAR and the 224 of ImageNet
-
-
-class LabelledImages(Protocol):
-    """What a stream needs of its images; `ImageSet` and `ImageFolder` have it."""
-
-    @property
-    def labels(self) -> npt.NDArray[np.int64]:
-        """Labels [N]."""
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Names of the classes."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, indices: npt.NDArray[Any], /) -> ImageSet: ...
-
 
 Data: TypeAlias = LabelledImages | tuple[npt.ArrayLike, npt.ArrayLike]
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from tidefast import datasets
 from tidefast.core.constraints import Constrained, Count, Percent
 from tidefast.core.registry import Registry
+from tidefast.core.specification import Given, Specification, called, imported
 from tidefast.corruptions.severity import Scale
+from tidefast.datasets import LabelledImages
+from tidefast.errors import SpecificationError
 from tidefast.streams.batching import Ragged
 from tidefast.streams.ccc import chained_walks, find_path, noise_chain, noise_types, synthetic_matrix
 from tidefast.streams.domain import Domain
-from tidefast.streams.images import Data, LabelledImages, labelled_images
-from tidefast.streams.order import Order
+from tidefast.streams.images import Data, labelled_images
+from tidefast.streams.order import Order, orders
 from tidefast.streams.passes import Renewal
 from tidefast.streams.rendering import Rendering
 from tidefast.streams.schedule import Schedule, hold, join
@@ -74,24 +77,28 @@ class Recipe(Constrained):
         raise NotImplementedError(f"{type(self).__name__} has neither a schedule nor a stream of its own")
 
 
-registry: Registry[Recipe] = Registry("stream")
+registry: Registry[Recipe] = Registry("stream", Recipe)
+
+_GENERAL = ("data", "seed", "steps", "batch", "order", "ragged", "scale")
 
 
 def make(
-    name: str,
+    name: Given,
     data: Data | str | os.PathLike[str] | None = None,
     *,
-    seed: int = 0,
+    seed: int | None = None,
     steps: int | None = None,
     batch: int | None = None,
-    order: Order | None = None,
-    ragged: Ragged = "keep",
+    order: Order | Given | None = None,
+    ragged: Ragged | None = None,
     scale: Scale | None = None,
     **options: Any,
 ) -> Seekable:
     """The stream of that name, on the bundled images or on `data`; `options` are the fields of its recipe.
 
-    `data` may also be a name or a path that `tidefast.datasets.open` takes. `batch` defaults to that of the protocol.
+    They may stand in the name, as in "ccc-mini:level=hard", and so may all else. `module:function` is called with
+    `seed`, `steps`, `batch` and whatever else is given, and returns the stream. `data` may also be a name or a path
+    that `tidefast.datasets.open` takes. `seed` defaults to 0, `batch` to that of the protocol, `ragged` to "keep".
 
     >>> stream = make("drift", seed=43, steps=2000)
     >>> stream
@@ -99,26 +106,51 @@ def make(
     >>> str(stream[0].domain), str(stream[20].domain)
     ('gaussian_noise 5', 'gaussian_noise 5 + impulse_noise 1.25')
     """
-    cls = registry.get(name)
-    accepted = [field.name for field in dataclasses.fields(cls)]
-    unknown = sorted(options.keys() - set(accepted))
-    if unknown:
-        raise TypeError(
-            f"stream {cls.name!r} has no option {', '.join(map(repr, unknown))}; its options: "
-            f"{', '.join(accepted) or 'none'}, and for every stream: data, seed, steps, batch, order, ragged, scale"
-        )
-    recipe = cls(**options)
+    asked = dict(zip(_GENERAL, (data, seed, steps, batch, order, ragged, scale), strict=True))
+    given = {key: value for key, value in asked.items() if value is not None}
+    specification = Specification.parse(name).but(**options, **given)
+    what = f"stream {specification.name!r}"
+    stream: object = called(what, _bound(specification))
+    if not isinstance(stream, Seekable):
+        raise SpecificationError(f"{what} must give a tidefast.streams.Seekable, got {type(stream).__name__}")
+    return stream
+
+
+def check(name: Given) -> None:
+    """Raise what `make` would raise of unknown names and options; nothing is made."""
+    _bound(Specification.parse(name))
+
+
+def _bound(specification: Specification) -> Callable[[], object]:
+    """What makes the stream: a recipe by its class, or a function that makes it of all that was asked."""
+    if specification.is_address and not _is_recipe(specification.name):
+        asked = specification.but(**{"seed": 0, "steps": None, "batch": None, **specification.options})
+        return registry.bound(asked, also=" (a stream is made with seed, steps and batch)")
+    general = {key: value for key, value in specification.options.items() if key in _GENERAL}
+    own = {key: value for key, value in specification.options.items() if key not in _GENERAL}
+    also = f", and for every stream: {', '.join(_GENERAL)}"
+    return functools.partial(_of_recipe, registry.bound(Specification(specification.name, own), also=also), general)
+
+
+def _is_recipe(address: str) -> bool:
+    try:
+        found = imported(address)
+    except SpecificationError:
+        return False  # which is said when it is looked for in earnest
+    return isinstance(found, type) and issubclass(found, Recipe)
+
+
+def _of_recipe(make_recipe: Callable[[], Recipe], general: dict[str, Any]) -> Seekable:
+    recipe, data, order = make_recipe(), general.get("data"), general.get("order")
     settings = StreamSettings(
-        batch=cls.default_batch if batch is None else batch,
-        seed=seed,
-        steps=steps,
-        order=recipe.label_order() if order is None else order,
-        ragged=ragged,
-        scale=scale,
+        batch=recipe.default_batch if general.get("batch") is None else general["batch"],
+        seed=general.get("seed", 0),
+        steps=general.get("steps"),
+        order=recipe.label_order() if order is None else orders.make(order),
+        ragged=general.get("ragged", "keep"),
+        scale=general.get("scale"),
     )
-    if isinstance(data, (str, os.PathLike)):
-        data = datasets.open(data)
-    return recipe.stream(data, settings)
+    return recipe.stream(datasets.open(data) if isinstance(data, (str, os.PathLike)) else data, settings)
 
 
 @registry.register("clean")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from tidefast.core.constraints import Constrained, Count, Positive
+from tidefast.core.registry import Registry
 from tidefast.streams.errors import StreamError
 
 Positions = npt.NDArray[np.int64]
@@ -20,11 +22,17 @@ _TRIES = 500
 class Order(Constrained, ABC):
     """Puts the images of a set in an order for one pass; a pure function of the labels and of the generator."""
 
+    name: ClassVar[str] = ""
+
     @abstractmethod
     def draw(self, labels: Positions, random: np.random.Generator) -> Positions:
         """Positions [N] of the images in the set, each once; labels [N] are those of the set."""
 
 
+orders: Registry[Order] = Registry("order", Order)
+
+
+@orders.register("as-given")
 @dataclass(frozen=True)
 class AsGiven(Order):
     """The order of the image set itself.
@@ -37,6 +45,7 @@ class AsGiven(Order):
         return np.arange(len(labels), dtype=np.int64)
 
 
+@orders.register("shuffled")
 @dataclass(frozen=True)
 class Shuffled(Order):
     """A uniformly random order: labels are independent and identically distributed.
@@ -49,6 +58,7 @@ class Shuffled(Order):
         return random.permutation(len(labels)).astype(np.int64)
 
 
+@orders.register("by-label")
 @dataclass(frozen=True)
 class ByLabel(Order):
     """One class after the other, in the order of their labels, shuffled within: as far from iid as it gets.
@@ -63,6 +73,7 @@ class ByLabel(Order):
         return order[np.argsort(labels[order], kind="stable")].astype(np.int64)
 
 
+@orders.register("dirichlet")
 @dataclass(frozen=True)
 class Dirichlet(Order):
     """Non-iid labels as in CIN-C non-iid (after NOTE): a chunk per class, Dirichlet(delta) shares of each class.
@@ -112,6 +123,7 @@ class Dirichlet(Order):
         return cuts if filled.min() >= _SMALLEST_CHUNK else None
 
 
+@orders.register("slot-dirichlet")
 @dataclass(frozen=True)
 class SlotDirichlet(Order):
     """Non-iid labels as in RoTTA and PeTTA: Dirichlet(gamma) shares of each class over slots, without balancing.

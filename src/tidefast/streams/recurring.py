@@ -9,10 +9,10 @@ from typing import SupportsIndex
 import numpy as np
 
 from tidefast.core.validation import require_count
+from tidefast.datasets import LabelledImages
 from tidefast.streams.batch import RawBatch, Span
 from tidefast.streams.domain import Domain
 from tidefast.streams.domain_order import DomainOrder, InTurn
-from tidefast.streams.images import LabelledImages
 from tidefast.streams.rendering import Rendering
 from tidefast.streams.schedule import hold
 from tidefast.streams.seekable import Seekable

@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from tidefast.corruptions import corrupt
 from tidefast.corruptions.severity import Scale
+from tidefast.datasets import LabelledImages
 from tidefast.streams.domain import Domain
-from tidefast.streams.images import LabelledImages
 
 
 class Rendering(ABC):

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tidefast.corruptions.severity import Scale
+from tidefast.datasets import LabelledImages
 from tidefast.streams.domain import Domain
-from tidefast.streams.images import LabelledImages
 from tidefast.streams.rendering import Rendering
 
 

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -19,6 +19,7 @@ from tidefast.core.constraints import Count, NonNegative, Share
 from tidefast.core.network import Network
 from tidefast.core.normalization import Statistics
 from tidefast.core.source import SourceData
+from tidefast.core.specification import Given
 from tidefast.core.state import Field, State, Value
 from tidefast.core.step import Forward, Objective, Step
 from tidefast.core.validation import require_count
@@ -49,7 +50,7 @@ class Reservoir(Method):
         *("style_name", "base_settings"),
     )
 
-    base: Method | str | Mapping[str, Any] = "eta"
+    base: Method | Given = "eta"
     """A method, its name, or a mapping with its name and hyperparameters."""
     models: Count = 16
     """At most; K_max."""
@@ -74,7 +75,7 @@ class Reservoir(Method):
         require_count("buffer", self.buffer, low=self.models)
 
     @classmethod
-    def for_cifar(cls, base: Method | str | Mapping[str, Any] = "eta", **changes: Any) -> Reservoir:
+    def for_cifar(cls, base: Method | Given = "eta", **changes: Any) -> Reservoir:
         """The published settings for CIFAR-10 and CIFAR-100: batches of 200."""
         return cls(base, **{"batch_size": 200, **changes})
 
@@ -297,17 +298,9 @@ class _OfEntry(Reset):
         return self.rule.observe(step, state)
 
 
-def _made(base: Method | str | Mapping[str, Any]) -> Method:
+def _made(base: Method | Given) -> Method:
     """The base method, from whatever named it; an error where it cannot be one."""
-    if isinstance(base, Mapping):
-        if "name" not in base:
-            raise ValueError(f"the base method needs a name, such as {{'name': 'eta'}}, got {dict(base)!r}")
-        settings = {key: tuple(value) if isinstance(value, list) else value for key, value in base.items()}
-        made = registry.make(str(settings.pop("name")), **settings)
-    else:
-        made = registry.make(base) if isinstance(base, str) else base
-    if not isinstance(made, Method):
-        raise TypeError(f"base must be a method, its name, or a mapping with its name, got {base!r}")
+    made = registry.make(base)
     if not _supported(type(made)):
         able = ", ".join(name for name in registry.names() if _supported(registry.get(name)))
         raise ValueError(

@@ -38,7 +38,7 @@ class Accumulation(Part):
         raise NotImplementedError(f"{type(self).__name__} must define fold()")
 
 
-registry: Registry[Accumulation] = Registry("accumulation")
+registry: Registry[Accumulation] = Registry("accumulation", Accumulation)
 
 
 @registry.register("hybrid")

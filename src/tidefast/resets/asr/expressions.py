@@ -29,7 +29,7 @@ class Strength(Expression):
     """Base of the expressions for lambda_F."""
 
 
-strengths: Registry[Strength] = Registry("strength")
+strengths: Registry[Strength] = Registry("strength", Strength)
 
 
 @strengths.register("squared")
@@ -83,7 +83,7 @@ class Momentum(Expression):
     """Base of the expressions for mu_C."""
 
 
-momenta: Registry[Momentum] = Registry("momentum")
+momenta: Registry[Momentum] = Registry("momentum", Momentum)
 
 
 @momenta.register("linear")

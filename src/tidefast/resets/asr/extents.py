@@ -18,7 +18,7 @@ class Extent(Part):
         raise NotImplementedError(f"{type(self).__name__} must define share()")
 
 
-registry: Registry[Extent] = Registry("extent")
+registry: Registry[Extent] = Registry("extent", Extent)
 
 
 @registry.register("proportional")

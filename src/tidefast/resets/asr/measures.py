@@ -42,7 +42,7 @@ class Measure(Part):
         return self.of(step.answer)
 
 
-registry: Registry[Measure] = Registry("measure")
+registry: Registry[Measure] = Registry("measure", Measure)
 
 
 @registry.register("softmax-of-mean")

@@ -20,7 +20,7 @@ from tidefast.resets.asr.accumulations import Accumulation
 from tidefast.resets.asr.expressions import Momentum, Strength
 from tidefast.resets.asr.extents import Extent
 from tidefast.resets.asr.measures import Measure
-from tidefast.resets.asr.part import Chosen
+from tidefast.resets.asr.part import PartField
 from tidefast.resets.asr.triggers import Trigger
 from tidefast.resets.base import Reset, Target, Verdict, registry
 
@@ -61,17 +61,17 @@ class ASR(Reset):
     """How fast the share grows with the excess of concentration."""
     mu_fisher: Share = 0.9
     mu_theta: Share = 0.9
-    measure: Chosen[Measure] = Chosen(measures.registry, Measure, "softmax-of-mean")
+    measure: PartField[Measure] = PartField(measures.registry, "softmax-of-mean")
     """How concentrated predictions are: softmax-of-mean, mean-of-softmax, without-largest, spread, probe."""
-    when: Chosen[Trigger] = Chosen(triggers.registry, Trigger, "adaptive")
+    when: PartField[Trigger] = PartField(triggers.registry, "adaptive")
     """When to reset: adaptive (with delay=, factor=), interval (every=)."""
-    extent: Chosen[Extent] = Chosen(extents.registry, Extent, "proportional")
+    extent: PartField[Extent] = PartField(extents.registry, "proportional")
     """How much to reset: proportional, fixed (part=), full."""
-    accumulation: Chosen[Accumulation] = Chosen(accumulations.registry, Accumulation, "hybrid")
+    accumulation: PartField[Accumulation] = PartField(accumulations.registry, "hybrid")
     """What recovery pulls to: hybrid, cumulative, exponential, none."""
-    strength: Chosen[Strength] = Chosen(expressions.strengths, Strength, "squared")
+    strength: PartField[Strength] = PartField(expressions.strengths, "squared")
     """The expression of lambda_F: squared, linear, inverse, inconsistency, constant."""
-    momentum: Chosen[Momentum] = Chosen(expressions.momenta, Momentum, "linear")
+    momentum: PartField[Momentum] = PartField(expressions.momenta, "linear")
     """The expression of mu_C: linear, squared, inverse, inconsistency, constant (value=)."""
     target: Target = "live"
     """What is reset: the adapted parameters, or the method's anchor where it has one (released code, ROID)."""

@@ -22,7 +22,7 @@ class Trigger(Part):
         raise NotImplementedError(f"{type(self).__name__} must define fires()")
 
 
-registry: Registry[Trigger] = Registry("trigger")
+registry: Registry[Trigger] = Registry("trigger", Trigger)
 
 
 @registry.register("adaptive")

@@ -22,9 +22,10 @@ from tidefast.core.validation import require_count, require_number
 from tidefast.corruptions import CCC, corrupt
 from tidefast.corruptions.names import canonical
 from tidefast.corruptions.severity import Scale
+from tidefast.datasets import LabelledImages
 from tidefast.errors import TidefastError
 from tidefast.streams.ccc import CELLS_PER_SEVERITY, GRID, noise_types
-from tidefast.streams.images import Data, LabelledImages, labelled_images, nearest_scale
+from tidefast.streams.images import Data, labelled_images, nearest_scale
 from tidefast.streams.jpeg import QUALITY, stored
 from tidefast.streams.matrix import ASSUMED, MEASURED, UNKNOWN, Matrix, interpolate
 from tidefast.streams.pool import mapped

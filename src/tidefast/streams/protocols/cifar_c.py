@@ -8,8 +8,7 @@ from typing import ClassVar
 
 from tidefast.core.constraints import Count
 from tidefast.core.validation import require_choice
-from tidefast.datasets import cifar_c
-from tidefast.streams.images import LabelledImages
+from tidefast.datasets import LabelledImages, cifar_c
 from tidefast.streams.named import registry
 from tidefast.streams.protocols.files import FilePath, Files
 

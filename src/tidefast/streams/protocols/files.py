@@ -10,8 +10,8 @@ from typing import TypeAlias
 
 from tidefast import corruptions
 from tidefast.core.constraints import Count
-from tidefast.datasets import DatasetError, imagenet_c
-from tidefast.streams.images import Data, LabelledImages, labelled_images
+from tidefast.datasets import DatasetError, LabelledImages, imagenet_c
+from tidefast.streams.images import Data, labelled_images
 from tidefast.streams.named import Recurring
 from tidefast.streams.rendering import Rendering
 from tidefast.streams.stored import Stored

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from tidefast.core.constraints import Count
-from tidefast.datasets import DatasetError, Subset, draw_subset, read_ids
+from tidefast.datasets import DatasetError, LabelledImages, Subset, draw_subset, read_ids
 from tidefast.datasets.subset import digest, places_of
-from tidefast.streams.images import Data, LabelledImages
+from tidefast.streams.images import Data
 from tidefast.streams.named import registry
 from tidefast.streams.order import AsGiven, Order
 from tidefast.streams.protocols.files import IMAGENET_C_LAYOUT, FilePath, ImageNetC

@@ -9,10 +9,10 @@ from typing import ClassVar
 import numpy as np
 
 from tidefast.core.constraints import Count
-from tidefast.datasets import DatasetError, Subset, d109
+from tidefast.datasets import DatasetError, LabelledImages, Subset, d109
 from tidefast.datasets.d109 import DOMAINS
 from tidefast.streams.domain import Domain
-from tidefast.streams.images import Data, LabelledImages, labelled_images
+from tidefast.streams.images import Data, labelled_images
 from tidefast.streams.named import Recipe, registry
 from tidefast.streams.protocols.files import FilePath
 from tidefast.streams.recurring import RecurringStream, recurring_stream
