@@ -20,9 +20,9 @@ LAYERS = [
     {"adapter"},
     {"fleet"},
     {"testing", "corruptions", "datasets", "models"},
-    {"speed", "streams"},
+    {"serve", "speed", "streams"},
     {"bench"},
-    {"report", "serve"},
+    {"report"},
     {"demo", "paper"},
     {"commands"},
     {"cli"},
@@ -83,3 +83,27 @@ def test_the_core_needs_neither_torchvision_nor_timm_nor_sklearn():
     code = "import sys, tidefast; print([m for m in ('torchvision', 'timm', 'sklearn', 'cv2') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_service_needs_neither_experiments_nor_streams_nor_what_only_those_need():
+    import subprocess
+    import sys
+
+    absent = ("tidefast.bench", "tidefast.streams", "yaml", "pyarrow", "loky", "scipy", "numba", "cv2")
+    code = f"""
+import sys
+sys.modules.update(dict.fromkeys({absent!r}))
+import tempfile
+from pathlib import Path
+from tidefast import serve
+settings = serve.Settings(
+    method="eata:source_samples=64", source="bundled-train", reset="asr:when=interval:every=9", optimizer="adam",
+    state=Path(tempfile.mkdtemp()), threads=1,
+)
+service = serve.open_service(settings)
+print(service.fleet.method.name, service.fleet.policy.when)
+service.snapshots.close()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "eata Interval(every=9)"

@@ -92,8 +92,8 @@ def test_asr_is_copied_replaced_and_shown_with_its_parts():
     [
         ({"when": "intervall"}, UnknownNameError, "unknown trigger 'intervall'; did you mean 'interval'.*adaptive"),
         ({"measure": "softmax"}, UnknownNameError, "unknown measure 'softmax'.*softmax-of-mean"),
-        ({"when": "interval:evry=3"}, ValueError, "trigger 'interval' has no option evry; its options: every"),
-        ({"extent": "full:part=0.5"}, ValueError, "extent 'full' has no option part; its options: none"),
+        ({"when": "interval:evry=3"}, ValueError, "trigger 'interval' has no option 'evry'; its options: every"),
+        ({"extent": "full:part=0.5"}, ValueError, "extent 'full' has no option 'part'; its options: none"),
         ({"when": "interval:512"}, ValueError, "expected name:key=value,key=value, got 'interval:512'"),
         ({"when": "interval:every="}, ValueError, "expected name:key=value"),
         ({"when": "interval:every=0"}, ValueError, "every must be a whole number of at least 1, got 0"),

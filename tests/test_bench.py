@@ -104,7 +104,7 @@ def test_keys_tell_experiments_apart_and_titles_do_not_matter():
         ({"optimizer": "adam:rate=1"}, "optimizer 'adam'"),
         ({"stream": "drift:speed=1"}, "stream 'drift' has no option 'speed'"),
         ({"stream": {"name": "drift", "order": "sideways"}}, "unknown order 'sideways'"),
-        ({"model": "bundled-resnet:width=2"}, "the model 'bundled-resnet' takes the options none, got width"),
+        ({"model": "bundled-resnet:width=2"}, "model 'bundled-resnet' has no option 'width'; its options: none"),
     ],
 )
 def test_a_wrong_experiment_says_what_is_wrong(changes, message, tmp_path):

@@ -227,9 +227,9 @@ def test_the_command_refuses_what_it_cannot_do(tmp_path: Path):
         command("--images", "10")
     with pytest.raises(ValueError, match="--out: there is no folder"):
         command("--out", str(tmp_path / "none" / "m.npz"))
-    with pytest.raises(ValueError, match="--model nowhere:net: No module named 'nowhere'"):
+    with pytest.raises(ValueError, match="model 'nowhere:net': No module named 'nowhere'"):
         command("--out", str(tmp_path / "m.npz"), "--model", "nowhere:net")
-    with pytest.raises(ValueError, match=r"--model os:getcwd: expected a torch.nn.Module, got str"):
+    with pytest.raises(ValueError, match=r"model 'os:getcwd' must give a torch\.nn\.Module, got str"):
         command("--out", str(tmp_path / "m.npz"), "--model", "os:getcwd")
 
 

@@ -235,5 +235,5 @@ def test_missing_weights_and_wrong_options_are_named(torchvision, tmp_path):
         models.load("resnet50", weights=str(tmp_path / "none.pth"))
     with pytest.raises(ValueError, match="classes must be 'd109'"):
         models.load("resnet50", classes="d110")
-    with pytest.raises(ValueError, match="takes the options weights, classes, got width"):
+    with pytest.raises(ValueError, match="has no option 'width'; its options: weights, classes"):
         models.load("resnet50", width=2)

@@ -141,7 +141,7 @@ def test_in_d109_is_run_with_its_classes_alone():
 def test_vit_tiny_is_a_network_of_its_own_at_the_full_scale(timm):
     import torch
 
-    from tidefast.bench.assembly import imported
+    from tidefast.core.specification import imported
 
     (name,) = {one.model.name for one in reproduction.plan(27, Full()).experiments}
     network = imported(name)(pretrained=False)

@@ -565,7 +565,7 @@ def test_a_base_that_is_more_than_adapted_parameters_is_refused(base):
 def test_what_cannot_be_is_said():
     with pytest.raises(ValueError, match="needs a name"):
         tidefast.Reservoir({"similarity_margin": 0.4})
-    with pytest.raises(TypeError, match="base must be a method"):
+    with pytest.raises(TypeError, match="method must be a Method, its name"):
         tidefast.Reservoir(3)
     with pytest.raises(ValueError, match="style must be one of 'model', 'vgg19'"):
         tidefast.Reservoir(style="resnet")

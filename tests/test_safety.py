@@ -237,8 +237,8 @@ def test_bad_arguments_are_refused_with_what_was_given_and_what_to_do(arguments,
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"method": methods.Tent}, "expected a name or a Method object"),
-        ({"method": "tent", "reset": 5}, "expected a name or a Reset object, got 5"),
+        ({"method": methods.Tent}, "method must be a Method, its name, or a mapping with its name, got <class"),
+        ({"method": "tent", "reset": 5}, "reset must be a Reset, its name, or a mapping with its name, got 5"),
         ({"method": "tent", "optimizer": lambda parameters: None}, r"functools.partial\(torch.optim.SGD"),
         ({"method": "eata", "source": [torch.zeros(2, 3, 16, 16, dtype=torch.uint8)]}, "float images"),
         ({"method": "tent", "window": 2.5}, "window must be a whole number, got 2.5"),
