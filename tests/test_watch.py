@@ -14,11 +14,18 @@ pytest.importorskip("prometheus_client", reason="left out: the extra `serve` is 
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from tidefast.core.measurement import STANDARD
 from tidefast.core.record import StepRecord
 from tidefast.serve.alarms import KINDS, Latch, SlowAverage
 from tidefast.serve.watch import Alarm, Bounds, ImageStatistics, Watch
 
 NORMAL = ImageStatistics(0.45, 0.22, 0.0, 1.0, count=16)
+
+
+def recorded(step: int, **values: object) -> StepRecord:
+    """A record; what of the values is a measurement goes there, None is left out."""
+    measured = {name: values.pop(name) for name in STANDARD if name in values}
+    return StepRecord(step, **values, measurements={name: v for name, v in measured.items() if v is not None})
 
 
 class Simulated:
@@ -51,7 +58,7 @@ class Simulated:
         seen = ImageStatistics(
             0.45 + drift + chance.gauss(0, 0.12 * noise), 0.22 * math.exp(chance.gauss(0, 0.2 * noise)), 0.0, 1.0, count
         )
-        self.watch.step(self.name, StepRecord(self.step, **{**record, **changes}), latency=0.02, images=images or seen)
+        self.watch.step(self.name, recorded(self.step, **{**record, **changes}), latency=0.02, images=images or seen)
 
 
 def kinds(watch: Watch, name: str = "camera") -> set[str]:
@@ -164,7 +171,7 @@ def test_given_normal_values_are_used_from_the_first_batch():
 
 
 def test_without_a_threshold_the_concentration_is_judged_by_the_number_of_classes():
-    narrow = StepRecord(1, concentration=-0.05)
+    narrow = recorded(1, concentration=-0.05)
     for classes, expected in ((10, {"concentration"}), (None, set())):
         watch = Watch(classes=classes)
         for _ in range(10):
@@ -282,7 +289,8 @@ def test_the_slow_average_is_not_carried_away():
 
 def test_history_holds_what_the_record_said():
     watch = Watch(wall=lambda: 1.7e9)
-    record = StepRecord(7, 0.5, 12, -2.25, -2.125, 0.25, 0.9, 0.3, 0.75, 0.02, 0, None)
+    measured = dict(zip(STANDARD, (-2.25, -2.125, 0.25, 0.9, 0.3), strict=True))
+    record = StepRecord(7, 0.5, 12, reset_fraction=0.75, seconds=0.02, measurements=measured)
     watch.step("camera", record, latency=0.03, images=NORMAL)
     (found,) = watch.history("camera")
     assert {**record.as_dict(), "skipped": None}.items() <= found.items()
@@ -291,7 +299,7 @@ def test_history_holds_what_the_record_said():
 
 def test_history_has_no_number_that_json_lacks():
     watch = Watch()
-    odd = StepRecord(1, loss=math.inf, concentration=math.nan, penalty=1e300, nonfinite=2, skipped="non-finite images")
+    odd = recorded(1, loss=math.inf, concentration=math.nan, penalty=1e300, nonfinite=2, skipped="non-finite images")
     watch.step("camera", odd, latency=0.01, images=ImageStatistics(math.nan, math.inf, -math.inf, math.inf))
     (found,) = watch.history("camera")
     assert all(math.isfinite(value) for value in found.values() if isinstance(value, float))
@@ -389,7 +397,7 @@ def streams_in(watch: Watch) -> set[str]:
 def test_metrics_say_what_happened():
     now = [0.0]
     watch = Watch(clock=lambda: now[0])
-    record = StepRecord(1, concentration=-2.0, threshold=-1.5, inconsistency=0.25, reset_fraction=0.6)
+    record = recorded(1, concentration=-2.0, threshold=-1.5, inconsistency=0.25, reset_fraction=0.6)
     watch.step("camera", record, latency=0.03, images=NORMAL)
     watch.step("camera", StepRecord(2, nonfinite=1, skipped="non-finite images"), latency=0.2, images=NORMAL)
     watch.answered("camera", latency=0.004, images=3)
@@ -440,7 +448,7 @@ def test_labels_are_bounded_over_thousands_of_streams():
     sizes = []
     for start in range(0, 5000, 500):
         for number in range(start, start + 500):
-            watch.step(f"camera-{number}", StepRecord(1, concentration=-2.0), latency=0.01, images=NORMAL)
+            watch.step(f"camera-{number}", recorded(1, concentration=-2.0), latency=0.01, images=NORMAL)
         assert streams_in(watch) == {f"camera-{n}" for n in range(start + 480, start + 500)} | {"other"}
         sizes.append(len(samples(watch)))
     assert len(set(sizes[1:])) == 1

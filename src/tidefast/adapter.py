@@ -128,6 +128,8 @@ class Adapter:
         self.nonfinite_limit, self.on_nonfinite = nonfinite_limit, on_nonfinite
         own = self.method.own_reset()
         self._policies = {**({} if own is None else {"own_reset": own}), "reset": self.policy}
+        self.measures = {name: what for policy in self._policies.values() for name, what in policy.measures.items()}
+        """What a record's `measurements` may hold, by name: the method's own reset rule's and the policy's."""
         self._declared_classes = num_classes
         self._start()
 
@@ -271,24 +273,25 @@ class Adapter:
             step=self.step,
             loss=loss,
             selected=objective.selected,
-            concentration=verdict.concentration,
-            threshold=verdict.threshold,
-            inconsistency=verdict.inconsistency,
-            momentum=verdict.momentum,
-            penalty=verdict.penalty,
             reset_fraction=verdict.fraction,
+            measurements=verdict.measurements,
         )
         return self.method.output(step.answer), record
 
     def _observe(self, step: Step) -> Verdict:
-        """Ask the policies, apply the reset that reaches furthest; the caller's policy supplies the measurements."""
+        """Ask the policies, apply the reset that reaches furthest; on what both measured, the caller's policy wins."""
         verdicts = [policy.observe(step, self._states[name]) for name, policy in self._policies.items()]
+        measured = {name: float(value) for verdict in verdicts for name, value in verdict.measurements.items()}
+        if unknown := measured.keys() - self.measures.keys():
+            raise KeyError(
+                f"{', '.join(sorted(unknown))} measured, but not declared in `measures`; "
+                f"declared: {', '.join(self.measures) or 'nothing'}"
+            )
         asked = [verdict for verdict in verdicts if verdict.cut is not None]
+        widest = min(asked, key=lambda verdict: verdict.cut or 0, default=verdicts[-1])
         if asked:
-            widest = min(asked, key=lambda verdict: verdict.cut or 0)
             self._apply(widest)
-            return dataclasses.replace(verdicts[-1], fraction=widest.fraction)
-        return verdicts[-1]
+        return dataclasses.replace(widest, measurements={n: v for n, v in measured.items() if math.isfinite(v)})
 
     def _apply(self, verdict: Verdict) -> None:
         """Carry out a policy's reset: parameters, episode state, optimiser."""

@@ -80,15 +80,18 @@ class Stand:
         answer.raise_for_status()
         return answer.json()
 
-    def feed(self, name: str, steps: int = 1, **changes: Any) -> None:
-        """Images for a stream, over HTTP; with `changes` past it, the watch is told of other measurements."""
+    def feed(self, name: str, steps: int = 1, reset_fraction: float | None = None, **measured: float) -> None:
+        """Images for a stream, over HTTP; with a reset or measurements past it, the watch is told of those."""
         for _ in range(steps):
             images = torch.rand(8, 3, 16, 16, generator=self.generator)
-            if changes:
+            if measured or reset_fraction is not None:
                 record = self.fleet.take(name, images).record
                 assert record is not None
                 seen = ImageStatistics(float(images.mean()), float(images.std()), 0.0, 1.0, len(images))
-                self.watch.step(name, dataclasses.replace(record, **changes), latency=record.seconds, images=seen)
+                fraction = record.reset_fraction if reset_fraction is None else reset_fraction
+                measurements = {**record.measurements, **measured}
+                record = dataclasses.replace(record, reset_fraction=fraction, measurements=measurements)
+                self.watch.step(name, record, latency=record.seconds, images=seen)
                 continue
             file = io.BytesIO()
             np.save(file, images.numpy())

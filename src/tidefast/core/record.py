@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from os import PathLike
 from typing import TYPE_CHECKING, Any
+
+from tidefast.core.measurement import STANDARD
 
 if TYPE_CHECKING:
     from tidefast.adapter import Adapter
@@ -17,8 +19,9 @@ if TYPE_CHECKING:
 class StepRecord:
     """One adapting call. A field is None where the method or the reset policy does not measure it.
 
-    >>> StepRecord(step=1, loss=0.5, selected=16).as_dict()["loss"]
-    0.5
+    >>> record = StepRecord(step=1, loss=0.5, selected=16, measurements={"threshold": -2.0, "surprise": 0.25})
+    >>> record.threshold, record.concentration, record.measurements["surprise"]
+    (-2.0, None, 0.25)
     """
 
     step: int
@@ -26,15 +29,15 @@ class StepRecord:
     """The method's own loss, before any penalty of the reset policy."""
     selected: int = 0
     """Samples that contributed to the loss."""
-    concentration: float | None = None
+    concentration: float | None = field(init=False)
     """C_t: negative entropy of the softmax of the mean logits."""
-    threshold: float | None = None
+    threshold: float | None = field(init=False)
     """C-bar of t-1, which the concentration was compared with."""
-    inconsistency: float | None = None
+    inconsistency: float | None = field(init=False)
     """phi_t: share of samples on which source and adapted model disagree."""
-    momentum: float | None = None
+    momentum: float | None = field(init=False)
     """mu_C of this step."""
-    penalty: float | None = None
+    penalty: float | None = field(init=False)
     """lambda_F used in this step."""
     reset_fraction: float = 0.0
     """Share of layers that was reset after this step."""
@@ -43,6 +46,12 @@ class StepRecord:
     """Non-finite batches in a row, this one included; 0 when this one was sound."""
     skipped: str | None = None
     """Why this call changed no parameter, when something prevented it."""
+    measurements: Mapping[str, float] = field(default_factory=dict, hash=False)
+    """Everything that the reset policies measured, by name; `concentration` to `penalty` are read from here."""
+
+    def __post_init__(self) -> None:
+        for name in STANDARD:
+            object.__setattr__(self, name, self.measurements.get(name))
 
     def as_dict(self) -> dict[str, Any]:
         """The fields as plain numbers, for a log line or a table."""

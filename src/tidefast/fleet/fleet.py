@@ -79,6 +79,7 @@ class Fleet:
         self.resident, self.seed, self._callback = resident, seed, callback
         first = Adapter(model, method, reset=reset, **options)
         self.method, self.policy, self.window = first.method, first.policy, first.window
+        self.measures = first.measures
         again: dict[str, Any] = {**options, "objective": None, "reset": first.policy}
         if options.get("source") is not None:
             again["source"] = first.preparation  # computed once, shared by all

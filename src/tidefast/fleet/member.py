@@ -20,6 +20,7 @@ class Member(Adapter):
     def __init__(self, fleet: Fleet, name: str) -> None:
         self.fleet, self.name = fleet, name
         self.method, self.policy, self.window = fleet.method, fleet.policy, fleet.window
+        self.measures = fleet.measures
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"a stream of a fleet has no {name!r} of its own: its network is lent to it for each call")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
+from tidefast.core import measurement
 from tidefast.core.constraints import Constrained
+from tidefast.core.measurement import Measurement
 from tidefast.core.network import Network
 from tidefast.core.registry import Registry
 from tidefast.core.source import SourceData
@@ -18,9 +21,9 @@ from tidefast.core.step import Step
 Target = Literal["live", "anchor"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """A policy's answer after a step: what it measured, and what to reset."""
+    """A policy's answer after a step: what to reset, and what it measured."""
 
     fraction: float = 0.0
     """Share of the layers that is reset."""
@@ -30,11 +33,8 @@ class Verdict:
     """"live": the adapted parameters return to the source from `cut` on. "anchor": the method's anchor, where it
     has one, becomes the adapted parameters up to `cut` and the source from there; the adapted parameters stay."""
     keep_optimizer: bool = False
-    concentration: float | None = None
-    threshold: float | None = None
-    inconsistency: float | None = None
-    momentum: float | None = None
-    penalty: float | None = None
+    measurements: Mapping[str, float] = field(default_factory=dict)
+    """By names of `Reset.measures`; nan, or left out, is what this step did not measure."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,12 @@ class Reset(Constrained):
     name: ClassVar[str] = ""
     prepared_with: ClassVar[tuple[str, ...]] = ()
     """The hyperparameters that `prepare` depends on."""
+    measures: ClassVar[Mapping[str, Measurement]] = {}
+    """What `observe` measures, by name: records, runs, metrics, lists and charts follow from it."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        measurement.check(cls.__name__, cls.measures)
 
     @property
     def needs_source(self) -> str | None:

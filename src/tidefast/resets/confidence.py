@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from tidefast.core import losses
 from tidefast.core.constraints import NonNegative, Positive, Share
+from tidefast.core.measurement import Measurement
 from tidefast.core.network import Network
 from tidefast.core.state import Field, State
 from tidefast.core.step import Step
@@ -22,6 +24,12 @@ class Confidence(Reset):
     Reliable samples are those with entropy below `margin` x ln(classes); a batch without any leaves the
     average as it is. SAR itself watches its loss, which is that entropy at the perturbed parameters.
     """
+
+    measures: ClassVar[Mapping[str, Measurement]] = {
+        "running_loss": Measurement(
+            "Moving average of the watched entropy or loss; a reset is due when it is low.", "nats"
+        )
+    }
 
     threshold: NonNegative = 0.2
     """In nats, whatever the number of classes."""
@@ -39,9 +47,13 @@ class Confidence(Reset):
         if watched is not None:
             old = watched if state["average"] is None else state.number("average")
             state["average"] = self.momentum * old + (1.0 - self.momentum) * watched
-        if state["average"] is not None and state.number("average") < self.threshold:
-            return Verdict(fraction=1.0, cut=0, keep_optimizer=self.keep_optimizer)
-        return Verdict()
+        if state["average"] is None:
+            return Verdict()
+        average = state.number("average")
+        measured = {"running_loss": average}
+        if average < self.threshold:
+            return Verdict(fraction=1.0, cut=0, keep_optimizer=self.keep_optimizer, measurements=measured)
+        return Verdict(measurements=measured)
 
     def _watched(self, step: Step) -> float | None:
         if self.watch == "loss":

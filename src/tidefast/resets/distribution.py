@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from tidefast.core.constraints import Count, Positive
+from tidefast.core.measurement import Measurement
 from tidefast.core.network import Network
 from tidefast.core.source import SourceData
 from tidefast.core.state import Field, State
@@ -28,6 +31,12 @@ class Distribution(Reset):
     and variance of each image's channels in the layer's output, M and V their averages over source images. The
     batch at hand counts only from the next one on, so that a change is seen one batch late at the soonest.
     """
+
+    measures: ClassVar[Mapping[str, Measurement]] = {
+        "distance": Measurement("Distance of the normalisation layers' outputs from those of source data."),
+        "recent_distance": Measurement("Mean distance of the last few batches before this one.", beside="distance"),
+        "usual_distance": Measurement("Mean distance of the last many batches before this one.", beside="distance"),
+    }
 
     threshold: Positive = 1.1
     """tau."""
@@ -88,11 +97,12 @@ class Distribution(Reset):
         if past is None and state["first"] is not None:  # what the window begins with after this policy's own reset
             past = latest.new_tensor([state.number("first")])
         state["first"] = None
-        if past is None:
-            state["past"] = latest
-        elif len(past) >= long and bool(past[-short:].mean() > self.threshold * past[-long:].mean()):
-            state["first"] = distance
-            return Verdict(fraction=1.0, cut=0)
-        else:
-            state["past"] = torch.cat([past, latest])[-long:]
-        return Verdict()
+        measured = {"distance": distance}
+        if past is not None and len(past) >= long:
+            recent, usual = past[-short:].mean(), past[-long:].mean()
+            measured |= {"recent_distance": float(recent), "usual_distance": float(usual)}
+            if bool(recent > self.threshold * usual):
+                state["first"] = distance
+                return Verdict(fraction=1.0, cut=0, measurements=measured)
+        state["past"] = latest if past is None else torch.cat([past, latest])[-long:]
+        return Verdict(measurements=measured)

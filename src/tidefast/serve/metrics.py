@@ -19,6 +19,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from tidefast.core.measurement import STANDARD, Measurement
 from tidefast.core.record import StepRecord
 from tidefast.serve.alarms import KINDS
 
@@ -99,11 +100,6 @@ _COUNTERS = (
     ("resets", "Resets by the policy."),
     ("nonfinite", "Batches that were unusable: infinities or nan in them or in what followed."),
 )
-_MEASURES = (
-    ("concentration", "Concentration of the last step's predictions."),
-    ("threshold", "Threshold that the concentration is compared with."),
-    ("inconsistency", "Share of the last step's images on which source and adapted model disagree."),
-)
 
 
 class Reading(Collector):
@@ -131,6 +127,7 @@ class Metrics:
     def __init__(self, streams: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.limit, self._clock = streams, clock
         self.total = Totals()
+        self.measures: Mapping[str, Measurement] = STANDARD
         self.latency = {"adapt": Histogram(SECONDS), "predict": Histogram(SECONDS)}
         self.depth = Histogram(DEPTHS)
         self.rejected: Counter[str] = Counter()
@@ -241,12 +238,12 @@ class Metrics:
 
     def _of_streams(self) -> Iterator[Metric]:
         labelled = sorted(self._labelled)
-        for name, help_ in _MEASURES:
-            gauge = GaugeMetricFamily(f"tidefast_stream_{name}", help_, labels=["stream"])
-            for stream in labelled:
-                value = getattr(self._streams[stream].last, name, None)
-                if value is not None:
-                    gauge.add_metric([stream], value)
+        measured = {stream: last.measurements for stream in labelled if (last := self._streams[stream].last)}
+        for name, measurement in self.measures.items():
+            gauge = GaugeMetricFamily(f"tidefast_stream_{name}", measurement.description, labels=["stream"])
+            for stream, values in measured.items():
+                if name in values:
+                    gauge.add_metric([stream], values[name])
             yield gauge
         shown = {stream: dataclasses.replace(self._streams[stream].counts) for stream in labelled}
         for stream, counts in shown.items():

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from tidefast.core import losses
+from tidefast.core.measurement import STANDARD
 from tidefast.errors import SnapshotError
 from tidefast.fleet import Fleet
 from tidefast.fleet.entry import Taken
@@ -84,6 +85,7 @@ class Service:
             self.fleet = Fleet(
                 model, folder=self.snapshots.idle, resident=settings.resident, workers=settings.workers, **options
             )
+            self.watch.expect(self.fleet.measures)
             self._restore()
             if self.size is not None:
                 self._learn(self._probed(self.size))
@@ -213,7 +215,8 @@ class Service:
         if taken.record is not None:
             record = taken.record
             if record.concentration is None and record.skipped is None:  # a policy that does not measure it
-                record = dataclasses.replace(record, concentration=float(losses.concentration(taken.logits)))
+                measured = {**record.measurements, "concentration": float(losses.concentration(taken.logits))}
+                record = dataclasses.replace(record, measurements=measured)
             self.watch.step(name, record, latency=latency, images=_statistics(batch))
         else:
             self.watch.answered(name, latency=latency, images=len(batch))
@@ -393,6 +396,9 @@ class Service:
             "labels": self.labels,
             "size": None if self.size is None else list(self.size),
             "streams": len(self.fleet),
+            "measurements": {
+                name: dataclasses.asdict(what) for name, what in {**STANDARD, **self.fleet.measures}.items()
+            },
             "settings": self.settings.public(),
         }
 

@@ -4,79 +4,26 @@ from __future__ import annotations
 
 import logging
 import math
-import struct
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from tidefast.core.measurement import STANDARD, Measurement
 from tidefast.core.record import StepRecord
 from tidefast.core.validation import require_count
 from tidefast.serve.alarms import ADAPTATION, KINDS, Alarm, Bounds, ImageStatistics, StreamAlarms
 from tidefast.serve.metrics import Metrics
+from tidefast.serve.recent import RecentSteps
 
 __all__ = ["Alarm", "Bounds", "ImageStatistics", "Watch"]
 
 _log = logging.getLogger("tidefast.serve")
 
-_MEASURED = (
-    "loss",
-    "concentration",
-    "threshold",
-    "inconsistency",
-    "momentum",
-    "penalty",
-    "reset_fraction",
-    "seconds",
-    "latency",
-    "mean",
-    "deviation",
-)
-_LAYOUT = struct.Struct(f"<qd{len(_MEASURED)}fIIIIH")
-_CONCENTRATION, _THRESHOLD, _RESET = (2 + _MEASURED.index(f) for f in ("concentration", "threshold", "reset_fraction"))
 LATELY = 100
 """Steps that `Watch.lately` sums up."""
 _TREND = 40
-
-
-class _Track:
-    """The latest steps of one stream, in some eighty bytes each."""
-
-    def __init__(self) -> None:
-        self._data = bytearray()
-        self.run = 0
-
-    def __len__(self) -> int:
-        return len(self._data) // _LAYOUT.size
-
-    def append(self, packed: bytes) -> None:
-        self._data += packed
-
-    def drop_first(self, count: int) -> None:
-        del self._data[: count * _LAYOUT.size]
-
-    def step_at(self, index: int) -> int:
-        return int.from_bytes(self._data[index * _LAYOUT.size : index * _LAYOUT.size + 8], "little", signed=True)
-
-    def go_back_to(self, step: int) -> None:
-        """Before a step that is no later than the last: the stream was reset or rolled back, a new run begins."""
-        if not len(self) or self.step_at(len(self) - 1) < step:
-            return
-        self.run += 1
-        del self._data[self._index_after(step - 1) * _LAYOUT.size :]
-
-    def after(self, step: int) -> list[tuple[Any, ...]]:
-        return list(_LAYOUT.iter_unpack(self._data[self._index_after(step) * _LAYOUT.size :]))
-
-    def latest(self, count: int) -> list[tuple[Any, ...]]:
-        return list(_LAYOUT.iter_unpack(self._data[-count * _LAYOUT.size :]))
-
-    def _index_after(self, step: int) -> int:
-        index = len(self)
-        while index and self.step_at(index - 1) > step:
-            index -= 1
-        return index
 
 
 class Watch:
@@ -118,13 +65,19 @@ class Watch:
         self._clock, self._wall = clock, wall
         self._lock = threading.Lock()
         self._metrics = Metrics(metric_streams, clock)
-        self._tracks: OrderedDict[str, _Track] = OrderedDict()  # the stream idle longest first
+        self._recent: OrderedDict[str, RecentSteps] = OrderedDict()  # the stream idle longest first
+        self._measured: Mapping[str, Measurement] = STANDARD
         self._judges: dict[str, StreamAlarms] = {}
         self._seen: dict[str, tuple[float, float]] = {}  # by stream: its last call, by clock and by wall
         self._alarms: dict[tuple[str | None, str], Alarm] = {}
         self._alarms_of: Counter[str] = Counter()
         self._failures = 0
         self._reasons: dict[str, int] = {"": 0}  # why steps were skipped, by number
+
+    def expect(self, measures: Mapping[str, Measurement]) -> None:
+        """What the policy measures: history and metrics have it from now on, of streams that begin."""
+        with self._lock:
+            self._measured = self._metrics.measures = {**STANDARD, **measures}
 
     # -- taking note ------------------------------------------------------------------------------------------
 
@@ -191,8 +144,8 @@ class Watch:
     def forget(self, name: str) -> None:
         """A stream was removed."""
         with self._lock:
-            track = self._tracks.pop(name, None)
-            self._kept -= 0 if track is None else len(track)
+            recent = self._recent.pop(name, None)
+            self._kept -= 0 if recent is None else len(recent)
             self._judges.pop(name, None)
             self._seen.pop(name, None)
             self._metrics.forget(name)
@@ -207,21 +160,21 @@ class Watch:
         `run` is a number that grows when the stream was reset or rolled back, and steps count anew from there.
         """
         with self._lock:
-            track = self._tracks.get(name)
-            found = [] if track is None else track.after(since)
+            recent = self._recent.get(name) or RecentSteps()
+            found = recent.after(since)
             reasons = list(self._reasons)
-        return [_unpacked(values, reasons) for values in found]
+        return [recent.unpacked(step, reasons) for step in found]
 
     def lately(self, name: str) -> dict[str, Any]:
         """A stream at a glance: resets in its last steps, the trend of its concentration, when it was last used."""
         with self._lock:
-            track = self._tracks.get(name)
-            found = [] if track is None else track.latest(LATELY)
+            recent = self._recent.get(name) or RecentSteps()
+            found = recent.latest(LATELY)
             seen = self._seen.get(name)
         return {
-            "resets": sum(values[_RESET] > 0 for values in found),
+            "resets": sum(map(recent.was_reset, found)),
             "steps": len(found),
-            "trend": [[_widened(values[_CONCENTRATION]), _widened(values[_THRESHOLD])] for values in found[-_TREND:]],
+            "trend": [recent.trend(step, ("concentration", "threshold")) for step in found[-_TREND:]],
             "seen": None if seen is None else round(seen[1], 3),
         }
 
@@ -254,22 +207,19 @@ class Watch:
         self._seen[name] = (self._clock(), self._wall())
 
     def _remember(self, name: str, record: StepRecord, latency: float, images: ImageStatistics) -> None:
-        track = self._tracks.get(name)
-        if track is None:
-            track = self._tracks[name] = _Track()
-        before = len(track)
-        track.go_back_to(record.step)
+        recent = self._recent.get(name)
+        if recent is None:
+            recent = self._recent[name] = RecentSteps(self._measured)
+        before = len(recent)
+        recent.go_back_to(record.step)
         if len(self._reasons) < 1000:
             self._reasons.setdefault(record.skipped or "", len(self._reasons))
-        measured = [getattr(record, field) for field in _MEASURED[:8]] + [latency, images.mean, images.deviation]
-        whole = (record.selected, record.nonfinite, images.count, track.run)
-        reason = self._reasons.get(record.skipped or "", 0)
-        track.append(_LAYOUT.pack(record.step, self._wall(), *map(_narrow, measured), *whole, reason))
-        track.drop_first(max(0, len(track) - self._limit))
-        self._kept += len(track) - before
-        self._tracks.move_to_end(name)
+        recent.append(record, self._wall(), latency, images, self._reasons.get(record.skipped or "", 0))
+        recent.drop_first(max(0, len(recent) - self._limit))
+        self._kept += len(recent) - before
+        self._recent.move_to_end(name)
         while self._kept > self._limit_total:
-            idle = next(track for track in self._tracks.values() if len(track))
+            idle = next(steps for steps in self._recent.values() if len(steps))
             self._kept -= (dropped := min(len(idle), 1 + len(idle) // 2))
             idle.drop_first(dropped)
 
@@ -319,21 +269,3 @@ class Watch:
                     callback(alarm)
                 except Exception:
                     _log.exception("a callback failed on the alarm %s of %s", alarm.kind, about)
-
-
-def _narrow(value: float | None) -> float:
-    """As 32 bits hold it; nan stands for what is missing or not finite."""
-    return value if value is not None and abs(value) < 3e38 else math.nan
-
-
-def _widened(value: float) -> float | None:
-    """What `_narrow` was given, to the six digits that 32 bits are good for."""
-    return None if math.isnan(value) else float(f"{value:.6g}")
-
-
-def _unpacked(values: tuple[Any, ...], reasons: list[str]) -> dict[str, Any]:
-    step, wall, *rest = values
-    measured, (selected, nonfinite, images, run, reason) = rest[: len(_MEASURED)], rest[len(_MEASURED) :]
-    numbers = {name: _widened(value) for name, value in zip(_MEASURED, measured, strict=True)}
-    whole = {"selected": selected, "nonfinite": nonfinite, "images": images, "run": run}
-    return {"step": step, "time": round(wall, 3), **numbers, **whole, "skipped": reasons[reason] or None}

@@ -272,6 +272,10 @@ class _OfEntry(Reset):
     rule: Reset
     models: int
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "measures", self.rule.measures)  # of the object: rules differ in what they measure
+
     def configure(self, model: nn.Module) -> None:
         self.rule.configure(model)
 

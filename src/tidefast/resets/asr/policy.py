@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -11,15 +12,17 @@ from torch import Tensor
 
 from tidefast.core.arena import Rounding, Unit
 from tidefast.core.constraints import NonNegative, Positive, Share
+from tidefast.core.measurement import STANDARD, Measurement
 from tidefast.core.network import Network
 from tidefast.core.source import SourceData
 from tidefast.core.state import Field, State
 from tidefast.core.step import Step
-from tidefast.resets.asr import accumulations, expressions, extents, measures, triggers
+from tidefast.resets.asr import accumulations, expressions, extents, triggers
 from tidefast.resets.asr.accumulations import Accumulation
 from tidefast.resets.asr.expressions import Momentum, Strength
 from tidefast.resets.asr.extents import Extent
 from tidefast.resets.asr.measures import Measure
+from tidefast.resets.asr.measures import registry as concentration_measures
 from tidefast.resets.asr.part import PartField
 from tidefast.resets.asr.triggers import Trigger
 from tidefast.resets.base import Reset, Target, Verdict, registry
@@ -48,6 +51,7 @@ class ASR(Reset):
     """
 
     prepared_with: ClassVar[tuple[str, ...]] = ("measure_settings",)
+    measures: ClassVar[Mapping[str, Measurement]] = STANDARD
 
     alpha0: Positive = 0.5
     """C-bar starts at -ln(alpha0 x classes): the larger, the sooner the first reset can come."""
@@ -61,7 +65,7 @@ class ASR(Reset):
     """How fast the share grows with the excess of concentration."""
     mu_fisher: Share = 0.9
     mu_theta: Share = 0.9
-    measure: PartField[Measure] = PartField(measures.registry, "softmax-of-mean")
+    measure: PartField[Measure] = PartField(concentration_measures, "softmax-of-mean")
     """How concentrated predictions are: softmax-of-mean, mean-of-softmax, without-largest, spread, probe."""
     when: PartField[Trigger] = PartField(triggers.registry, "adaptive")
     """When to reset: adaptive (with delay=, factor=), interval (every=)."""
@@ -178,7 +182,7 @@ class ASR(Reset):
     def observe(self, step: Step, state: State) -> Verdict:
         watches, penalty = self.when.watches, self.penalty(state)
         concentration, inconsistency = self._measured(step)
-        if inconsistency is not None:
+        if not math.isnan(inconsistency):
             state["inconsistency"] = inconsistency
         steps, threshold = int(state.number("steps")) + 1, state.number("threshold")
         state["steps"] = steps
@@ -189,27 +193,26 @@ class ASR(Reset):
             fraction, cut = self._reset(step, state, concentration - threshold if known else 0.0)
         elif known:
             state["threshold"] = momentum * threshold + (1.0 - momentum) * concentration
+        measured = {"concentration": concentration, "inconsistency": inconsistency, "penalty": penalty}
+        if watches:
+            measured |= {"threshold": threshold, "momentum": momentum}
         return Verdict(
-            fraction,
-            cut,
-            self.target,
-            not self.clear_optimizer,
-            concentration if known else None,
-            threshold if watches else None,
-            inconsistency,
-            momentum if watches else None,
-            penalty,
+            fraction=fraction,
+            cut=cut,
+            target=self.target,
+            keep_optimizer=not self.clear_optimizer,
+            measurements=measured,
         )
 
-    def _measured(self, step: Step) -> tuple[float, float | None]:
-        """C_t (nan where nothing depends on it) and phi_t (None likewise), fetched from the device together."""
+    def _measured(self, step: Step) -> tuple[float, float]:
+        """C_t and phi_t, each nan where nothing depends on it, fetched from the device together."""
         logits = step.answer
         found = [self.measure(step) if self.when.watches else logits.new_tensor(math.nan)]
         if self.compares:
             source = step.source_logits(running_statistics=self.source_stats == "running")
             found.append((source.argmax(1) != logits.argmax(1)).to(logits.dtype).mean())
         concentration, *rest = torch.stack(found).tolist()
-        return concentration, rest[0] if rest else None
+        return concentration, rest[0] if rest else math.nan
 
     def _reset(self, step: Step, state: State, excess: float) -> tuple[float, int]:
         """How much goes, as a share and as a position; what was gathered goes into F and theta-bar (eq. 5)."""
