@@ -11,6 +11,7 @@ import sys
 import numpy as np
 
 from tidefast import bench
+from tidefast.bench import metrics
 
 PARTS = 10
 
@@ -24,15 +25,14 @@ def main(folder: str) -> None:
         if not run.complete:
             continue
         correct, images = run.steps["correct"], run.steps["images"]
-        quarter = max(1, run.batches // 4)
-        shares = [correct[-quarter:].sum() / images[-quarter:].sum()]
+        last = metrics.last_quarter(run.batches)
+        shares = [metrics.accuracy(correct[last], images[last])]
         parts = zip(np.array_split(correct, PARTS), np.array_split(images, PARTS), strict=True)
-        shares += [right.sum() / seen.sum() for right, seen in parts]
+        shares += [metrics.accuracy(right, seen) for right, seen in parts]
         percent = [f"{100 * share:.2f}" for share in (run.accuracy, *shares)]
-        resets = int((run.steps["reset_fraction"] > 0).sum())
         one = run.experiment
         who = [one.model.spelled, one.stream.spelled, one.label, one.seed]
-        writer.writerow([*who, run.batches, *percent[:2], resets, *percent[2:]])
+        writer.writerow([*who, run.batches, *percent[:2], len(run.resets), *percent[2:]])
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import pytest
 from tidefast.bench import Experiment, metrics, run
 from tidefast.bench.ledger import Ledger, Row
 from tidefast.bench.results import EXPERIMENT, RESULT, Run, load
-from tidefast.paper import domain_order, naming, reset_effects, timeline
+from tidefast.paper import domain_order, naming, reset_effects
 from tidefast.paper.analyses import registry, stability
 from tidefast.paper.analyses.collapse import Collapse
 from tidefast.paper.analyses.dynamics import Dynamic
@@ -116,7 +116,7 @@ def test_whom_the_paper_is_about_has_the_same_colour_in_every_figure():
 
 
 def test_blocks_are_the_papers_where_the_stream_is_long():
-    assert [timeline.block_length(n) for n in (117_188, 20_000, 19_999, 1000, 3)] == [1000, 1000, 999, 50, 1]
+    assert [metrics.block_length(n) for n in (117_188, 20_000, 19_999, 1000, 3)] == [1000, 1000, 999, 50, 1]
 
 
 # resets

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import html.parser
+import io
 import re
-import struct
-import zlib
 from itertools import pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from tidefast import report
-from tidefast.report import axes, curves, headline, heatmap, markup, png
+from tidefast.bench import metrics
+from tidefast.report import axes, curves, heatmap, markup, page
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
@@ -222,8 +224,8 @@ def test_smooth_accuracy_is_the_mean_around_each_batch(values, window):
 def test_one_class_alone_counts_as_one_class_in_use():
     counts = np.zeros((5, 10), np.int64)
     counts[:, 3] = 64
-    assert headline.effective_classes(counts) == 1.0
-    assert headline.effective_classes(np.full((5, 10), 6)) == pytest.approx(10.0)
+    assert metrics.effective_classes(counts) == 1.0
+    assert metrics.effective_classes(np.full((5, 10), 6)) == pytest.approx(10.0)
 
 
 @given(st.integers(1, 300), st.integers(0, 200))
@@ -253,18 +255,15 @@ def test_a_stream_of_the_usual_length_is_not_thinned_at_all():
     assert curves._widest(np.random.default_rng(0).normal(size=800)).tolist() == list(range(800))
 
 
-def test_a_png_holds_the_pixels():
-    image = np.random.default_rng(0).integers(0, 256, (5, 7, 3), np.uint8)
-    data = png.encode(image)
-    at, chunks = 8, {}
-    while at < len(data):
-        (size,) = struct.unpack(">I", data[at : at + 4])
-        kind, content = data[at + 4 : at + 8], data[at + 8 : at + 8 + size]
-        assert struct.unpack(">I", data[at + 8 + size : at + 12 + size])[0] == zlib.crc32(kind + content)
-        chunks[kind], at = content, at + 12 + size
-    assert struct.unpack(">II", chunks[b"IHDR"][:8]) == (7, 5)
-    rows = np.frombuffer(zlib.decompress(chunks[b"IDAT"]), np.uint8).reshape(5, 22)
-    assert (rows[:, 1:].reshape(5, 7, 3) == image).all()
+def test_sample_images_stand_in_rows_and_a_missing_one_is_black():
+    images = np.random.default_rng(0).integers(0, 256, (3, 5, 7, 3), np.uint8)
+    address = page.png_address(page.contact_sheet(images, columns=2))
+    content = base64.b64decode(address.removeprefix("data:image/png;base64,"))
+    pixels = np.asarray(Image.open(io.BytesIO(content)))
+    assert pixels.shape == (10, 14, 3)
+    for at, image in enumerate([*images, np.zeros_like(images[0])]):
+        row, column = divmod(at, 2)
+        assert (pixels[5 * row : 5 * row + 5, 7 * column : 7 * column + 7] == image).all()
 
 
 @given(st.floats(-1e3, 1e3), st.floats(1e-3, 1e3), st.integers(2, 8))

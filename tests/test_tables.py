@@ -16,13 +16,15 @@ import pytest
 
 from test_report import Outline
 from tidefast import bench, streams
-from tidefast.bench import Experiment, protocols
+from tidefast.bench import Experiment, metrics, protocols
 from tidefast.commands import report as command
 from tidefast.errors import FolderError
-from tidefast.paper import beside
-from tidefast.report import formats, runs_page
+from tidefast.paper import beside, scores, study
+from tidefast.paper.analyses import collapse
+from tidefast.report import formats, headline, runs_page
 from tidefast.report.arrangement import Arrangement, Entry, read
 from tidefast.report.comparison import Comparison
+from tidefast.report.data import Story, track_of
 from tidefast.report.sheet import Cell, Row, Sheet, number
 
 
@@ -380,6 +382,27 @@ def test_the_small_streams_and_ours_are_registered_under_the_names_of_their_prot
     for name in ("ccc-mini", "cin-c-mini", "in-c-recurring-mini", "cdc-mini"):
         assert name in known
         assert beside.orientation(Experiment(name, "roid", reset="asr")) is not None
+
+
+@pytest.mark.parametrize("stream", ["in-d109-recurring-mini:visits=1", "drift"])
+def test_a_run_has_the_same_accuracy_resets_and_quarters_in_report_and_analyse(tmp_path, stream):
+    experiment = Experiment(stream, "eta", reset="periodic:every=3", batch=64, steps=17)
+    run = bench.run(experiment, tmp_path / experiment.key)
+    (entry,), run = read([tmp_path]), bench.load(run.folder)
+    (score,) = scores.scores([run])
+    assert score.mean == study.accuracy(run) == entry.accuracy()
+    assert (entry.accuracy() == pytest.approx(100 * run.accuracy)) == (stream == "drift")  # by domain: two in part
+    shown = track_of(run, "eta", "ETA")
+    assert shown.overall == run.accuracy
+    assert (
+        len(run.resets)
+        == study.reset_count(run)
+        == entry.summary["resets"]["count"]
+        == len(shown.resets)
+        == run.batches // 3
+    )
+    last = headline.standings(Story("", [shown], "", ()))[0].classes_in_use
+    assert last == metrics.effective_classes(collapse.use(run.steps["predicted"]).last_quarter)
 
 
 # Formats

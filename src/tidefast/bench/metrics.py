@@ -65,6 +65,42 @@ def windowed(correct: Numbers, images: Numbers, batches: int) -> Floats:
     return batch_accuracy(right, seen)
 
 
+def smooth_accuracy(correct: Numbers, images: Numbers, window: int) -> Floats:
+    """At each batch, the accuracy over the `window` batches around it; fewer at the ends.
+
+    >>> smooth_accuracy([0, 1, 2], [2, 2, 2], 3).tolist()
+    [0.25, 0.5, 0.75]
+    """
+    right, seen = (np.concatenate([[0.0], np.cumsum(values)]) for values in (correct, images))
+    at = np.arange(len(seen) - 1)
+    low, high = np.maximum(at - window // 2, 0), np.minimum(at + (window + 1) // 2, len(at))
+    smoothed: Floats = (right[high] - right[low]) / (seen[high] - seen[low])
+    return smoothed
+
+
+def block_length(batches: int) -> int:
+    """Batches of a block in a figure: 1000 where a stream has twenty such, else a twentieth of it.
+
+    >>> block_length(117_188), block_length(1000), block_length(7)
+    (1000, 50, 1)
+    """
+    return BLOCK if batches >= 20 * BLOCK else max(1, batches // 20)
+
+
+def first_quarter(batches: int) -> slice:
+    """The first quarter of so many batches, at least one of them."""
+    return slice(0, max(1, batches // 4))
+
+
+def last_quarter(batches: int) -> slice:
+    """The last quarter of so many batches, at least one of them.
+
+    >>> first_quarter(10), last_quarter(10), last_quarter(2)
+    (slice(0, 2, None), slice(8, 10, None), slice(1, 2, None))
+    """
+    return slice(max(0, batches - max(1, batches // 4)), batches)
+
+
 def by_domain(domain: Names, images: Numbers, correct: Numbers) -> dict[str, float]:
     """The accuracy in each domain, over all its stretches, in the order of first sight.
 
@@ -127,6 +163,15 @@ def collapsed(accuracy: float, source: float) -> bool:
     (True, False)
     """
     return accuracy < source
+
+
+def reset_batches(fraction: Numbers) -> Counts:
+    """The batches after which there was a reset, from the share of layers that was reset after each.
+
+    >>> reset_batches([0.0, 0.5, float("nan"), 1.0]).tolist()
+    [1, 3]
+    """
+    return np.flatnonzero(np.nan_to_num(np.asarray(fraction, float)) > 0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,6 +271,17 @@ def prediction_histogram(
     return chosen, np.add.reduceat(predicted[:, chosen].astype(np.int64), starts, axis=0)
 
 
+def effective_classes(counts: npt.NDArray[np.integer[Any]]) -> float:
+    """How many classes predictions [batches, classes] are spread over: exp of their entropy.
+
+    >>> effective_classes(np.array([[5, 5, 0], [5, 5, 0]]))
+    2.0
+    """
+    totals = counts.sum(axis=0)
+    shares = totals[totals > 0] / max(1, totals.sum())
+    return round(float(np.exp(-(shares * np.log(shares)).sum())), 12) if len(shares) else math.nan
+
+
 def seconds_per_batch(seconds: Numbers) -> float:
     """The median time of an adapting call: the first ones, which warm up, and hiccups do not count."""
     values = np.asarray(seconds, float)
@@ -241,11 +297,10 @@ def summary(run: Run, *, predictions: bool = True) -> dict[str, Any]:
     """
     steps, spans = run.steps, run.spans
     correct, images = steps["correct"], steps["images"]
-    of_batches = batch_accuracy(correct, images)
+    of_batches = run.batch_accuracy
     domains = by_domain(spans["domain"], spans["images"], spans["correct"])
     table = visit_table(spans["domain"], spans["visit"], spans["images"], spans["correct"])
-    fraction = np.nan_to_num(steps["reset_fraction"])
-    resets = np.flatnonzero(fraction > 0)
+    resets = run.resets
     effects = reset_effects(of_batches, resets)
     r = correlation(steps["concentration"], of_batches)
     plain: dict[str, Any] = _plain(
@@ -253,7 +308,7 @@ def summary(run: Run, *, predictions: bool = True) -> dict[str, Any]:
             "batches": len(images),
             "total": int(run.total),
             "images": int(np.sum(images)),
-            "accuracy": accuracy(correct, images),
+            "accuracy": run.accuracy,
             "domain_mean": _mean(np.array(list(domains.values()))),
             "domains": domains if len(domains) <= MANY else len(domains),
             "visits": by_visit(table) if len(table) > 1 else None,
@@ -262,7 +317,7 @@ def summary(run: Run, *, predictions: bool = True) -> dict[str, Any]:
             "blocks": {"batches": BLOCK, "accuracy": windowed(correct, images, BLOCK)},
             "resets": {
                 "count": len(resets),
-                "mean_depth": _mean(fraction[resets]),
+                "mean_depth": _mean(run.reset_fraction[resets]),
                 "detrimental_share": effects.detrimental_share,
                 "detrimental_mean": effects.detrimental_mean,
                 "beneficial_share": effects.beneficial_share,

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tidefast.bench import metrics
 from tidefast.bench.experiment import Experiment
 from tidefast.bench.ledger import SPANS, STEPS, TIMING, Ledger
 from tidefast.errors import FORMER_NAME, FolderError, of_former_name
@@ -95,8 +96,27 @@ class Run:
     @property
     def accuracy(self) -> float:
         """Share of correct predictions so far; nan when there are none."""
-        images = int(self.steps["images"].sum())
-        return float(self.steps["correct"].sum() / images) if images else float("nan")
+        return metrics.accuracy(self.steps["correct"], self.steps["images"])
+
+    @property
+    def batch_accuracy(self) -> metrics.Floats:
+        """Share of correct predictions of each batch."""
+        return metrics.batch_accuracy(self.steps["correct"], self.steps["images"])
+
+    def smooth_accuracy(self, window: int) -> metrics.Floats:
+        """At each batch, the accuracy over the `window` batches around it; fewer at the ends."""
+        return metrics.smooth_accuracy(self.steps["correct"], self.steps["images"], window)
+
+    @property
+    def reset_fraction(self) -> metrics.Floats:
+        """For each batch the share of layers that were reset after it; 0 when none."""
+        shares: metrics.Floats = np.nan_to_num(self.steps["reset_fraction"])
+        return shares
+
+    @property
+    def resets(self) -> metrics.Counts:
+        """The batches after which it was reset, counted from 0."""
+        return metrics.reset_batches(self.steps["reset_fraction"])
 
     @property
     def result(self) -> dict[str, Any] | None:

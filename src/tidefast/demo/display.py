@@ -54,8 +54,7 @@ class Live:
 
     def _accuracy(self, one: Progress) -> str:
         run = bench.load(self._out / one.experiment.key)
-        resets = int((run.steps["reset_fraction"] > 0).sum())
-        return f"{run.accuracy:6.1%} right, {resets:3} resets"
+        return f"{run.accuracy:6.1%} right, {len(run.resets):3} resets"
 
     def _left(self, progress: Mapping[str, Progress]) -> str:
         """Work is batches times their cost; what is left of it takes as long as what was done, in proportion."""

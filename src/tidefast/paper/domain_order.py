@@ -13,7 +13,6 @@ import numpy as np
 from tidefast.bench import metrics
 from tidefast.bench.metrics import Floats
 from tidefast.bench.results import Run, dominant_domains
-from tidefast.paper import timeline
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -157,7 +156,7 @@ def changes(values: metrics.Floats) -> metrics.Floats:
 def dynamics(run: Run) -> Dynamics:
     """The boundaries of a run, with what concentration and resets do there."""
     domains = dominant_domains(run)
-    return dynamics_of(domains, run.steps["concentration"], timeline.resets(run))
+    return dynamics_of(domains, run.steps["concentration"], run.resets)
 
 
 def dynamics_of(domains: list[str], concentration: metrics.Floats, resets: metrics.Counts) -> Dynamics:

@@ -9,7 +9,6 @@ import numpy as np
 
 from tidefast.bench import metrics
 from tidefast.bench.results import Run
-from tidefast.paper import timeline
 
 BEFORE, AFTER = 10, 40
 """Batches around a reset that are looked at."""
@@ -39,14 +38,14 @@ def effects_of(runs: list[Run]) -> Effects:
     """The resets of runs that differ in the seed only."""
     each, of, around, noise = [], [], [], []
     for at, run in enumerate(runs):
-        shares, resets = timeline.batch_accuracy(run), timeline.resets(run)
+        shares, resets = run.batch_accuracy, run.resets
         each.append(metrics.reset_effects(shares, resets))
         with_effect = resets[resets < len(shares) - 1]
         of += [(at, int(t)) for t in with_effect]
         around.append(aligned(shares, resets)[: len(with_effect)])
         images = aligned(run.steps["images"].astype(float), resets)[: len(with_effect)]
         noise.append(by_chance(around[-1], images))
-    depths = np.concatenate([timeline.depths(run) for run in runs])
+    depths = np.concatenate([run.reset_fraction for run in runs])
     found = metrics.ResetEffects(
         np.concatenate([one.change for one in each]), np.concatenate([one.delay for one in each])
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tidefast.report.data import Floats
+from tidefast.bench.metrics import Floats
 from tidefast.report.markup import Markup, element, join
 
 SIZE = 1000

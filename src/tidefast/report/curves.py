@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from tidefast.bench.metrics import Counts, Floats
 from tidefast.report.axes import SIZE, Axes, round_ticks
-from tidefast.report.data import Counts, Floats, Story, Track
+from tidefast.report.data import Story, Track
 from tidefast.report.markup import Markup, element
 
 POINTS = 600

@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tidefast import bench
+from tidefast.bench import metrics
+from tidefast.bench.metrics import Counts, Floats
 
-Floats: TypeAlias = npt.NDArray[np.float64]
-Counts: TypeAlias = npt.NDArray[np.int64]
-Pixels: TypeAlias = npt.NDArray[np.uint8]
+Thumbnails: TypeAlias = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +61,7 @@ class Track:
     @property
     def resets(self) -> Counts:
         """The batches after which it was reset, counted from 0."""
-        return np.flatnonzero(self.reset_fraction > 0)
+        return metrics.reset_batches(self.reset_fraction)
 
     @property
     def measures_concentration(self) -> bool:
@@ -70,16 +70,11 @@ class Track:
 
     def accuracy(self, part: slice) -> float:
         """Accuracy over a part of the stream."""
-        seen = float(self.count[part].sum())
-        return float(self.correct[part].sum()) / seen if seen else float("nan")
+        return metrics.accuracy(self.correct[part], self.count[part])
 
     def smooth_accuracy(self, window: int) -> Floats:
         """At each batch, the accuracy over the `window` batches around it; fewer at the ends."""
-        right, seen = (np.concatenate([[0.0], np.cumsum(values)]) for values in (self.correct, self.count))
-        at = np.arange(self.batches)
-        low, high = np.maximum(at - window // 2, 0), np.minimum(at + (window + 1) // 2, self.batches)
-        smoothed: Floats = (right[high] - right[low]) / (seen[high] - seen[low])
-        return smoothed
+        return metrics.smooth_accuracy(self.correct, self.count, window)
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +83,7 @@ class Sample:
 
     step: int
     domain: str
-    images: Pixels = field(repr=False)
+    images: Thumbnails = field(repr=False)
     labels: Sequence[str] = ()
 
 
@@ -140,7 +135,7 @@ def track_of(run: bench.Run, key: str, label: str, details: bool = True) -> Trac
         predicted=steps["predicted"].astype(np.int64) if details else nothing,
         labels=steps["labels"].astype(np.int64) if details else nothing,
         domains=bench.dominant_domains(run),
-        reset_fraction=np.nan_to_num(steps["reset_fraction"]),
+        reset_fraction=run.reset_fraction,
         concentration=steps["concentration"] if concentrated else unknown,
         threshold=steps["threshold"] if concentrated else unknown,
         seconds=run.seconds if details else unknown,

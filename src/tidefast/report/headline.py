@@ -6,10 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
+from tidefast.bench import metrics
 from tidefast.report import curves
-from tidefast.report.data import Counts, Story, Track
+from tidefast.report.data import Story, Track
 from tidefast.report.markup import Markup, element
 
 REFERENCE, HOLDING, FADING, COLLAPSED, UNKNOWN = "reference", "holding", "fading", "collapsed", "too early to tell"
@@ -101,21 +100,9 @@ def percent(share: float) -> str:
     return "-" if math.isnan(share) else f"{100 * share:.1f}"
 
 
-def effective_classes(counts: Counts) -> float:
-    """How many classes predictions [batches, classes] are spread over: exp of their entropy.
-
-    >>> effective_classes(np.array([[5, 5, 0], [5, 5, 0]]))
-    2.0
-    """
-    totals = counts.sum(axis=0)
-    shares = totals[totals > 0] / max(1, totals.sum())
-    return round(float(np.exp(-(shares * np.log(shares)).sum())), 12) if len(shares) else float("nan")
-
-
 def _standing(track: Track, reference: Track | None) -> Standing:
     length = track.batches
-    quarter = max(1, length // 4)
-    first, last = slice(0, quarter), slice(max(0, length - quarter), length)
+    first, last = metrics.first_quarter(length), metrics.last_quarter(length)
     leads = [_lead(track, reference, part) for part in (first, last)]
     depths = track.reset_fraction[track.resets]
     return Standing(
@@ -129,8 +116,8 @@ def _standing(track: Track, reference: Track | None) -> Standing:
         last_lead=leads[1],
         resets=len(depths),
         mean_depth=float(depths.mean()) if len(depths) else float("nan"),
-        classes_in_use=effective_classes(track.predicted[last]),
-        milliseconds=1000 * float(np.median(track.seconds)) if length else float("nan"),
+        classes_in_use=metrics.effective_classes(track.predicted[last]),
+        milliseconds=1000 * metrics.seconds_per_batch(track.seconds),
         verdict=REFERENCE if track is reference else _verdict(length, leads),
     )
 

@@ -6,9 +6,10 @@ from itertools import pairwise
 
 import numpy as np
 
+from tidefast.bench import metrics
+from tidefast.bench.metrics import Counts, Floats
 from tidefast.report import curves
-from tidefast.report.data import Counts, Floats, Story
-from tidefast.report.headline import effective_classes
+from tidefast.report.data import Story
 from tidefast.report.markup import Markup, element, join
 
 BINS = 72
@@ -51,8 +52,7 @@ def _panel(story: Story, key: str, label: str, slot: str | None, counts: Counts,
         "classes": list(story.classes),
         "shares": [[round(1000 * float(value)) for value in row] for row in values],
     }
-    last = max(1, len(counts) // 4)
-    spread = effective_classes(counts[-last:])
+    spread = metrics.effective_classes(counts[metrics.last_quarter(len(counts))])
     drawing = element(
         "svg",
         *_cells(values, edges),

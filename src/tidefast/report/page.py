@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import os
 from collections.abc import Sequence
 from importlib import resources
+from typing import TYPE_CHECKING
 
 from tidefast.core.files import write_atomically
-from tidefast.report import curves, heatmap, png
-from tidefast.report.data import Sample, Story
+from tidefast.report import curves, heatmap
+from tidefast.report.data import Sample, Story, Thumbnails
 from tidefast.report.headline import RULE, conclusions, headline
 from tidefast.report.markup import Markup, data, element, join
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 
 def render(story: Story) -> str:
@@ -71,6 +77,25 @@ def write(story: Story, path: str | os.PathLike[str]) -> None:
     write_atomically(path, render(story).encode())
 
 
+def contact_sheet(images: Thumbnails, columns: int) -> Image:
+    """Images [n, height, width, 3] side by side in rows of `columns`; what is missing in the last row stays black."""
+    from PIL import Image
+
+    count, height, width, _ = images.shape
+    whole = Image.new("RGB", (columns * width, -(-count // columns) * height))
+    for index, image in enumerate(images):
+        row, column = divmod(index, columns)
+        whole.paste(Image.fromarray(image), (column * width, row * height))
+    return whole
+
+
+def png_address(picture: Image) -> str:
+    """A picture as an address that needs no request."""
+    file = io.BytesIO()
+    picture.save(file, "PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode("ascii")
+
+
 def _asset(name: str) -> str:
     return resources.files("tidefast.report").joinpath(name).read_text(encoding="utf-8")
 
@@ -105,14 +130,13 @@ def _samples(story: Story) -> list[Markup]:
 
 
 def _sample(sample: Sample) -> Markup:
-    sheet = png.sheet(sample.images, columns=2)
-    height, width, _ = sheet.shape
+    sheet = contact_sheet(sample.images, columns=2)
     picture = element(
         "img",
-        src=png.address(sheet),
+        src=png_address(sheet),
         alt=f"Batch {sample.step}, {sample.domain}: {', '.join(sample.labels)}",
-        width=width,
-        height=height,
+        width=sheet.width,
+        height=sheet.height,
     )
     caption = element(
         "figcaption", element("b", f"batch {sample.step:,}"), element("span", sample.domain.replace("_", " "))

@@ -11,11 +11,10 @@ import numpy as np
 from tidefast.bench import metrics
 from tidefast.bench.experiment import Experiment
 from tidefast.bench.results import Run
-from tidefast.paper import figure, naming, timeline
+from tidefast.paper import figure, naming
 from tidefast.paper.analysis import Analysis, Finding, frame, registry
 from tidefast.paper.figure import strokes
 from tidefast.paper.scale import Setting
-from tidefast.report.headline import effective_classes
 from tidefast.report.sheet import Cell, Row, Sheet, number
 
 if TYPE_CHECKING:
@@ -54,21 +53,27 @@ class Use:
     def spread(self) -> metrics.Floats:
         """Effective number of classes of each block: exp of the entropy."""
         starts = range(0, len(self.counts), self.block)
-        return np.array([effective_classes(self.counts[start : start + self.block]) for start in starts])
+        return np.array([metrics.effective_classes(self.counts[start : start + self.block]) for start in starts])
 
-    def quarter(self, which: int) -> metrics.Counts:
-        """The counts of a quarter of the stream; 0 is the first, 3 the last."""
-        return np.array_split(self.counts, 4)[which]
+    @property
+    def first_quarter(self) -> metrics.Counts:
+        """The counts of the first quarter of the stream."""
+        return self.counts[metrics.first_quarter(len(self.counts))]
+
+    @property
+    def last_quarter(self) -> metrics.Counts:
+        """The counts of the last quarter."""
+        return self.counts[metrics.last_quarter(len(self.counts))]
 
     @property
     def missing(self) -> float:
         """The share of the chosen classes that the last quarter never predicts."""
-        return float((self.quarter(3)[:, self.chosen].sum(axis=0) == 0).mean())
+        return float((self.last_quarter[:, self.chosen].sum(axis=0) == 0).mean())
 
     @property
     def largest(self) -> float:
         """The share of the most frequent class in the last quarter."""
-        total = self.quarter(3).sum(axis=0)
+        total = self.last_quarter.sum(axis=0)
         return float(total.max() / total.sum())
 
 
@@ -117,16 +122,16 @@ class Collapse(Analysis):
 
 def use(counts: metrics.Counts) -> Use:
     """From how often each class was predicted in each batch."""
-    block = timeline.block_length(len(counts))
+    block = metrics.block_length(len(counts))
     return Use(counts, block, *metrics.prediction_histogram(counts, block))
 
 
 def _cells(one: Use, labels: Use) -> tuple[Cell, ...]:
     return (
-        number(effective_classes(one.quarter(0)), 2),
-        number(effective_classes(one.quarter(3)), 2),
+        number(metrics.effective_classes(one.first_quarter), 2),
+        number(metrics.effective_classes(one.last_quarter), 2),
         number(float(one.spread.min()), 2),
-        number(effective_classes(labels.quarter(3)), 2),
+        number(metrics.effective_classes(labels.last_quarter), 2),
         number(100 * one.missing, 0),
         number(100 * one.largest),
     )
@@ -155,7 +160,9 @@ def _on_one_stream(runs: Mapping[str, Run]) -> list[str]:
 
 
 def _remark(name: str, one: Use, labels: Use) -> str:
-    first, last, there = (effective_classes(counts) for counts in (one.quarter(0), one.quarter(3), labels.quarter(3)))
+    first, last, there = (
+        metrics.effective_classes(counts) for counts in (one.first_quarter, one.last_quarter, labels.last_quarter)
+    )
     least, lost = float(one.spread.min()), round(one.missing * len(one.chosen))
     state = (
         "has collapsed"

@@ -10,7 +10,7 @@ import numpy as np
 
 from tidefast.bench.experiment import Experiment
 from tidefast.bench.results import Run, dominant_domains
-from tidefast.paper import figure, naming, timeline
+from tidefast.paper import figure, naming
 from tidefast.paper.analysis import Analysis, Finding, frame, registry
 from tidefast.paper.domain_order import ABRUPT, NEAR, Boundary, Dynamics, dynamics, starts
 from tidefast.paper.scale import Setting
@@ -188,7 +188,7 @@ def _draw_run(axis: Axes, run: Run, one: Dynamics) -> None:
     for at, each in enumerate(shown):
         label = "_" if at else "boundary"
         axis.axvline(each.batch - 0.5, color=figure.GREY, linestyle="--", linewidth=0.7, label=label)
-    resets = [t + 0.5 for t in timeline.resets(run) if t < end]
+    resets = [t + 0.5 for t in run.resets if t < end]
     over: dict[str, Any] = {"transform": axis.get_xaxis_transform(), "linestyle": "none", "clip_on": False}
     if len(resets):
         axis.plot(resets, np.full(len(resets), 0.04), marker="|", color=figure.RED, markersize=5, label="reset", **over)

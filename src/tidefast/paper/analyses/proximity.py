@@ -11,7 +11,7 @@ from tidefast.paper import figure, visits
 from tidefast.paper.analysis import Analysis, Finding, registry
 from tidefast.paper.naming import NO_RESET, heading, standing
 from tidefast.paper.scale import Setting
-from tidefast.paper.study import asr_of, exchanged
+from tidefast.paper.study import asr_of, exchanged, reset_count
 from tidefast.paper.visits import Course, Panels
 from tidefast.report.sheet import Cell, number
 from tidefast.resets.asr.triggers import Adaptive
@@ -70,7 +70,7 @@ def _cell(run: Run) -> Cell:
 
 
 def _resets(course: Course) -> Cell:
-    return number(float((course.entrant.run.steps["reset_fraction"] > 0).sum()), 0)
+    return number(reset_count(course.entrant.run), 0)
 
 
 def _remarks(met: Sequence[Course]) -> list[str]:

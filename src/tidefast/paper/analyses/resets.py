@@ -10,7 +10,7 @@ import numpy as np
 from tidefast.bench.experiment import Experiment
 from tidefast.bench.results import Run
 from tidefast.core.specification import Specification
-from tidefast.paper import figure, naming, timeline
+from tidefast.paper import figure, naming
 from tidefast.paper.analysis import Analysis, Finding, frame, registry
 from tidefast.paper.figure import strokes
 from tidefast.paper.reset_effects import AFTER, BEFORE, BIN, MIDDLES, Effects, effects_of, mean_around
@@ -51,7 +51,7 @@ class Resets(Analysis):
         return [setting.experiment(setting.ccc("hard"), "ETA", policy) for policy in policies]
 
     def accepts(self, run: Run) -> bool:
-        return bool(len(timeline.resets(run)))
+        return bool(len(run.resets))
 
     def evaluate(self, runs: list[Run]) -> Finding:
         effects = {name: effects_of(members) for name, members in naming.pooled(runs).items()}
@@ -99,7 +99,7 @@ def _cells(one: Effects) -> tuple[Any, ...]:
 
 def _resets(effects: dict[str, Effects]) -> dict[str, list[Any]]:
     rows = [
-        (name, one.runs[at].experiment.seed, t, float(timeline.depths(one.runs[at])[t]), float(change), float(delay))
+        (name, one.runs[at].experiment.seed, t, float(one.runs[at].reset_fraction[t]), float(change), float(delay))
         for name, one in effects.items()
         for (at, t), change, delay in zip(one.of.tolist(), one.found.change, one.found.delay, strict=True)
     ]
@@ -223,8 +223,8 @@ def _draw(effects: dict[str, Effects], stream: dict[str, Run]) -> Figure:
 def _draw_stream(axes: Axes, runs: dict[str, Run], looks: dict[str, dict[str, Any]]) -> None:
     ticks, window = 0, max((run.batches for run in runs.values()), default=0) // 50 or 1
     for name, run in runs.items():
-        resets, colour = timeline.resets(run) + 0.5, looks[name]["color"]
-        axes.plot(100 * timeline.smooth_accuracy(run, window), label=name, **looks[name])
+        resets, colour = run.resets + 0.5, looks[name]["color"]
+        axes.plot(100 * run.smooth_accuracy(window), label=name, **looks[name])
         if len(resets) <= FEW:
             for t in resets:
                 axes.axvline(t, color=colour, linestyle=":", linewidth=0.9)

@@ -12,7 +12,7 @@ import numpy as np
 from tidefast.bench import metrics
 from tidefast.bench.experiment import Experiment
 from tidefast.bench.results import Run
-from tidefast.paper import figure, naming, timeline
+from tidefast.paper import figure, naming
 from tidefast.paper.analysis import Analysis, Finding, registry
 from tidefast.paper.figure import strokes
 from tidefast.paper.scale import LEVELS, Setting
@@ -100,9 +100,9 @@ class Stability(Analysis):
 def course(runs: list[Run]) -> Course:
     """The mean course of runs on several streams, as far as the shortest goes."""
     batches = min(run.batches for run in runs)
-    block = timeline.block_length(batches)
+    block = metrics.block_length(batches)
     blocks = [metrics.windowed(run.steps["correct"][:batches], run.steps["images"][:batches], block) for run in runs]
-    fine = [timeline.smooth_accuracy(run, FINE)[:batches] for run in runs]
+    fine = [run.smooth_accuracy(FINE)[:batches] for run in runs]
     noise = [one * (1 - one) / (FINE * run.steps["images"][:batches]) for one, run in zip(fine, runs, strict=True)]
     return Course(
         frozenset(f"{run.experiment.stream.spelled} {run.experiment.seed}" for run in runs),

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tidefast.bench.metrics import collapsed
 from tidefast.paper import published
 from tidefast.paper.reproduction.claims import Agreement, Verdict, agreement
 from tidefast.paper.reproduction.columns import Column
@@ -141,7 +142,7 @@ def _ours(plan: Plan, line: Line, column: Column, values: Values) -> Cell:
         column.decimals,
         std=value.std,
         count=value.count if value.std is not None else None,
-        collapsed=source is not None and value.number < source.number,
+        collapsed=source is not None and collapsed(value.number, source.number),
     )
 
 

@@ -79,8 +79,7 @@ def correlation(measure: str) -> Metric:
     def metric(run: Run) -> float:
         if measure not in run.steps:  # a run of before it was measured
             return math.nan
-        share = metrics.batch_accuracy(run.steps["correct"], run.steps["images"])
-        return abs(metrics.correlation(run.steps[measure], share))
+        return abs(metrics.correlation(run.steps[measure], run.batch_accuracy))
 
     return metric
 
