@@ -8,6 +8,7 @@ import sys
 import types
 from pathlib import Path
 
+import method_pages
 import pytest
 import torch
 
@@ -100,7 +101,8 @@ def test_the_code_of_the_guide_runs_as_written(name):
 
 
 def test_the_page_on_choosing_names_every_method_under_what_it_needs():
-    text = (DOCS / "choosing.md").read_text().partition("## Source data")[2].partition("## ")[0]
+    text = method_pages.filled((DOCS / "choosing.md").read_text())
+    text = text.partition("## Source data")[2].partition("## ")[0]
     nothing, *some = re.findall(r"^\| (?:nothing|source|labelled).*?\| (.*) \|$", text, re.M)
     needless = {name for name in METHODS if _needs(name) is None}
     assert set(re.findall(r"`(\w+)`", nothing)) == needless

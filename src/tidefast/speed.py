@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import multiprocessing
 import statistics
@@ -109,25 +108,8 @@ def methods_for(shape: Shape | TransformerShape) -> list[str]:
 
 def methods_measured() -> dict[str, Method]:
     """Every registered method, set so that all samples are selected."""
-    chosen: dict[str, Method] = {}
-    for name in methods.base.registry.names():
-        method = methods.base.registry.get(name)()
-        if isinstance(method, methods.ETA):
-            method = type(method)(entropy_margin=1.1, similarity_margin=2.0)
-        elif isinstance(method, methods.SAR):
-            method = methods.SAR(entropy_margin=1.1)
-        elif isinstance(method, methods.DeYO):
-            method = methods.DeYO(entropy_margin=1.1, shape_margin=-1.0)
-        elif isinstance(method, methods.MEMO):
-            method = methods.MEMO(views=16)
-        elif isinstance(method, methods.RoTTA):
-            method = methods.RoTTA(every=2)
-        elif isinstance(method, methods.CoTTA):
-            method = dataclasses.replace(method, confidence=0.0)  # without the views that an unsure source asks for
-        elif isinstance(method, methods.Reservoir):
-            method = methods.Reservoir(methods.ETA(entropy_margin=1.1, similarity_margin=2.0))
-        chosen[name] = method
-    return chosen
+    registry = methods.base.registry
+    return {name: registry.make(name, **registry.get(name).busiest) for name in registry.names()}
 
 
 @dataclass(frozen=True)

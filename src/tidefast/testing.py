@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 from tidefast.adapter import Adapter
 from tidefast.errors import SnapshotError
+from tidefast.methods.base import registry as methods
+from tidefast.resets.base import registry as resets
 
 Factory = Callable[..., Adapter]
 Normalization = Literal["batch", "layer", "group", "attention"]
@@ -115,6 +117,19 @@ class _SmallTransformer(nn.Module):
         tokens = torch.cat([self.cls_token.expand(len(patches), -1, -1), patches], dim=1)
         logits: Tensor = self.head(self.norm(self.blocks(tokens))[:, 0])
         return logits
+
+
+def quick_adapter(model: nn.Module, method: str, reset: str = "never", **options: Any) -> Adapter:
+    """An adapter for the suite: method and policy by name, at their `quick` settings, with source data where needed.
+
+    >>> len(quick_adapter(small_network(), "memo")(torch.rand(2, 3, 16, 16)))
+    2
+    """
+    chosen = methods.make(method, **methods.get(method).quick)
+    policy = resets.make(reset, **resets.get(reset).quick)
+    if chosen.needs_source or policy.needs_source:
+        options.setdefault("source", (torch.rand(32, 3, 32, 32), torch.arange(32) % 10))
+    return Adapter(model, chosen, reset=policy, **options)
 
 
 def check_adapter(

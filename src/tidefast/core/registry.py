@@ -5,6 +5,9 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import functools
+import importlib
+import pkgutil
+import sys
 import warnings
 from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
@@ -59,6 +62,13 @@ class Registry(Generic[T]):
         """Where the classes are defined that are neither tidefast's nor adopted."""
         named = [cls for name, cls in self._classes.items() if getattr(cls, "name", None) == name]
         return {cls.__module__ for cls in named if not cls.__module__.startswith("tidefast.")}
+
+    def discover(self, package: str) -> dict[str, type[T]]:
+        """Import every module of a package, and give the classes that they register, by their own names."""
+        for module in pkgutil.iter_modules(sys.modules[package].__path__, f"{package}."):
+            importlib.import_module(module.name)
+        found = (cls for cls in self._classes.values() if cls.__module__.startswith(f"{package}."))
+        return {cls.__name__: cls for cls in found}
 
     def variant(self, name: str, of: str, **options: Any) -> None:
         """Give a class with some of its options set a name of its own, such as `asr-full`.

@@ -1,7 +1,7 @@
 """One readable file per method."""
 
 from tidefast.core.step import Forward, Objective, Step
-from tidefast.methods.base import Method
+from tidefast.methods.base import Method, registry
 from tidefast.methods.batchnorm import AlphaBatchNorm, BatchNorm
 from tidefast.methods.cmae import CMAE
 from tidefast.methods.cmf import CMF
@@ -62,3 +62,6 @@ __all__ = [
     "Tent",
     "ViDA",
 ]
+
+# A file that is not named above is found, registered and an attribute here all the same.
+globals().update(registry.discover(__name__))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from tidefast.core.registry import Registry
 from tidefast.core.source import SourceData
 from tidefast.core.state import Field, State
 from tidefast.core.step import Forward, Objective, Step
+from tidefast.methods.about import About
 from tidefast.resets.base import Reset
 
 
@@ -32,6 +33,12 @@ class Method(Constrained):
     """The hyperparameters that `prepare` depends on."""
     transformers_only: ClassVar[bool] = False
     """Whether it needs the tokens of a vision transformer, and refuses other networks."""
+    about: ClassVar[About] = About(title="", adapts="")
+    """Where it comes from and what to say of it: its page and the lists of methods are made of this."""
+    quick: ClassVar[Mapping[str, Any]] = {}
+    """Settings with which a few steps of tiny batches take little time and show all it does, for the tests."""
+    busiest: ClassVar[Mapping[str, Any]] = {}
+    """Settings with which a step does all that `passes` counts, every sample selected, for `tidefast speed`."""
 
     @property
     def needs_source(self) -> str | None:

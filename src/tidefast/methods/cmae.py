@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from annotated_types import Ge
@@ -18,6 +18,7 @@ from tidefast.core.network import Network
 from tidefast.core.normalization import Statistics
 from tidefast.core.state import State
 from tidefast.core.step import Objective, Step
+from tidefast.methods.about import About, Paper
 from tidefast.methods.base import Method, registry
 from tidefast.methods.shared import hog
 from tidefast.methods.shared.teacher import weight_and_bias_names
@@ -38,6 +39,24 @@ class CMAE(Method):
     All layers adapt. Vision transformers only.
     """
 
+    about: ClassVar[About] = About(
+        title="CMAE",
+        family="Vision transformers",
+        adapts="all weights, a head, a mask token",
+        equation=r"""
+        L = \frac1B \sum_i H(t_i, z_i) + \lambda\,\frac{1}{|M|} \sum_{k \in M} \tfrac1d \lVert h_k - \mathrm{HOG}_k
+        \rVert^2, \qquad
+        \theta_k \leftarrow \theta_{0,k} \text{ with probability } p
+        """,
+        paper=Paper(
+            "Liu and others",
+            "Continual-MAE: Adaptive Distribution Masked Autoencoders for Continual Test-Time Adaptation",
+            "CVPR 2024",
+            code="RanXu2000/continual-mae",
+        ),
+    )
+    quick: ClassVar[Mapping[str, Any]] = {"uncertainty_views": 2}
+
     transformers_only: ClassVar[bool] = True
 
     mask_ratio: Share = 0.5
@@ -45,7 +64,9 @@ class CMAE(Method):
     hog_weight: NonNegative = 0.5
     """At 0 there are no histograms to reconstruct."""
     uncertainty_views: Annotated[int, Ge(2)] = 10
+    """Augmented views over which tokens are compared."""
     restore: Share = 0.01
+    """p: probability by which a weight returns to the source after a step."""
     augment: Callable[..., Tensor] | None = None
     """A callable on a batch in [0, 1]; None: colour jitter, small affine motion, flip, blur and noise."""
 

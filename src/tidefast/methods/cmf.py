@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from tidefast.core.constraints import NonNegative, Share
 from tidefast.core.network import Network
 from tidefast.core.state import Field, State
 from tidefast.core.step import Step
+from tidefast.methods.about import About, Paper
 from tidefast.methods.base import registry
 from tidefast.methods.shared.soft_likelihood import SoftLikelihood
 
@@ -23,9 +25,27 @@ class CMF(SoftLikelihood):
     theta <- gamma theta + (1 - gamma) hidden. The process noise `q` scales with the number of adapted numbers.
     """
 
+    about: ClassVar[About] = About(
+        title="CMF",
+        family="Weighted and averaged",
+        adapts="scale and shift",
+        equation=r"""
+        h \leftarrow \alpha h + (1-\alpha)\theta_0, \qquad h \leftarrow \beta h + (1-\beta)\theta, \qquad
+        \theta \leftarrow \gamma\theta + (1-\gamma)h
+        """,
+        paper=Paper(
+            "Lee and Chang",
+            "Continual Momentum Filtering on Parameter Space for Online Test-time Adaptation",
+            "ICLR 2024",
+        ),
+    )
+
     alpha: Share = 0.99
+    """How slowly the hidden parameters return to the source."""
     gamma: Share = 0.99
+    """How slowly the live parameters are drawn to the hidden ones."""
     q: NonNegative = 0.005
+    """Process noise for the parameters of a ViT-B/16; scaled by their number."""
     reset_variance: bool = True
     """Whether a reset also restarts the filter's variance; the published code forgets to."""
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from torch import Tensor
 from tidefast.core.constraints import Count, Share
 from tidefast.core.state import State
 from tidefast.core.step import Objective, Step
+from tidefast.methods.about import About, Paper
 from tidefast.methods.base import registry
 from tidefast.methods.shared.teacher import MeanTeacher, drawn
 
@@ -27,9 +29,26 @@ class CoTTA(MeanTeacher):
     the student returns to the source with probability `restore`. All layers adapt.
     """
 
+    about: ClassVar[About] = About(
+        title="CoTTA",
+        family="With a teacher",
+        adapts="all weights",
+        equation=r"""
+        L = \frac1B \sum_i \tfrac12\left[ H(t_i, z_i) + H(z_i, t_i) \right], \qquad
+        \xi \leftarrow m\,\xi + (1-m)\,\theta, \qquad
+        \theta_k \leftarrow \theta_{0,k} \text{ with probability } p
+        """,
+        paper=Paper("Wang and others", "Continual Test-Time Domain Adaptation", "CVPR 2022", code="qinenergy/cotta"),
+        cost="32 more forwards where the source is unsure",
+    )
+    busiest: ClassVar[Mapping[str, Any]] = {"confidence": 0.0}
+
     restore: Share = 0.001
+    """p: probability by which a weight returns to the source after a step."""
     confidence: Share = 0.1
+    """Views are averaged where the source's mean confidence is below it."""
     views_averaged: Count = 32
+    """Augmented copies of a batch that the teacher sees then."""
 
     @classmethod
     def for_cifar(cls: type[C], num_classes: int = 10, **changes: Any) -> C:

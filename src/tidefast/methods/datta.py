@@ -16,6 +16,7 @@ from tidefast.core.normalization import Statistics, require_affine_names
 from tidefast.core.source import SourceData
 from tidefast.core.state import Field, State
 from tidefast.core.step import Forward, Objective, Step
+from tidefast.methods.about import About, Paper
 from tidefast.methods.base import Method, registry
 from tidefast.probes.held_statistics import HeldStatistics, Rule
 from tidefast.probes.outputs import MEANS, VARIANCES, OutputMoments, Outputs, of_source
@@ -41,6 +42,27 @@ class DATTA(Method):
     averages over source images. BatchNorm layers take statistics between the source's and those of the first batch
     after a reset, and keep them until the next. That comes, with `detect`, when the first part of the loss jumps.
     """
+
+    about: ClassVar[About] = About(
+        title="DATTA",
+        family="Domains",
+        adapts="scale and shift",
+        equation=r"""
+        L = \sum_l \left[ \frac1{N C_l} \sum_{n,c} |m_{lnc} - M_{lc}| + \frac1{N C_l} \sum_{n,c} |v_{lnc} - V_{lc}|
+        \right]
+        + \frac1{|S|} \sum_{i \in S} H(z_i), \qquad S = \{ i : \max p_i > \theta \}
+
+        \mu = (1-\alpha)\,\overline{x} + \alpha\,\mu_0, \qquad
+        \sigma^2 = (1-\alpha)\,\overline{(x-\mu)^2} + \alpha\,\sigma_0^2
+        \qquad \text{(the first batch after a reset)}
+        """,
+        paper=Paper(
+            "Wang and others",
+            "Distribution Alignment for Fully Test-Time Adaptation with Dynamic Online Data Streams",
+            "ECCV 2024",
+            code="WZq975/DA-TTA",
+        ),
+    )
 
     prepared_with: ClassVar[tuple[str, ...]] = ("source_share",)
 

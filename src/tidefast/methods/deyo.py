@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from annotated_types import Interval
@@ -18,6 +18,7 @@ from tidefast.core.constraints import Count, NonNegative, Positive
 from tidefast.core.normalization import LAST_LAYERS, Statistics, outside, require_affine_names
 from tidefast.core.state import State
 from tidefast.core.step import Objective, Step
+from tidefast.methods.about import About, Paper
 from tidefast.methods.base import Method, registry
 
 Destroyer = Literal["patches", "pixels", "occlusion"]
@@ -31,6 +32,25 @@ class DeYO(Method):
     x' is the image with its shape destroyed, and y the class of x. S holds the samples with H_i below the margin and
     D_i above `shape_margin`: those whose prediction falls when the shape goes. Nothing selected: no step at all.
     """
+
+    about: ClassVar[About] = About(
+        title="DeYO",
+        family="Entropy",
+        adapts="scale and shift",
+        equation=r"""
+        L = \frac{1}{|S|} \sum_{i \in S} \left( e^{E_0 - H_i} + e^{D_i} \right) H_i, \qquad
+        D_i = p_{i,\hat y_i}(x_i) - p_{i,\hat y_i}(x_i'), \qquad
+        S = \{ i : H_i < E_1,\; D_i > \delta \}
+        """,
+        paper=Paper(
+            "Lee and others",
+            "Entropy is not Enough for Test-Time Adaptation: From the Perspective of Disentangled Factors",
+            "ICLR 2024",
+            code="Jhyun17/DeYO",
+        ),
+        needs="images [batch, channels, height, width]",
+    )
+    busiest: ClassVar[Mapping[str, Any]] = {"entropy_margin": 1.1, "shape_margin": -1.0}
 
     entropy_margin: Positive = 0.5
     """Of H_i, as a multiple of ln(classes)."""

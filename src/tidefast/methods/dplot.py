@@ -19,6 +19,7 @@ from tidefast.core.normalization import Statistics
 from tidefast.core.source import SourceData
 from tidefast.core.state import Field, State, Value
 from tidefast.core.step import Objective, Step
+from tidefast.methods.about import About, Paper
 from tidefast.methods.base import registry
 from tidefast.methods.shared.contrastive import class_means
 from tidefast.methods.shared.warmup import Pair, WarmTeacher
@@ -38,6 +39,23 @@ class DPLOT(WarmTeacher):
     parameters one of the optimiser's along L2's. Selected are blocks whose training on noisy source images
     leaves the source's class prototypes where they were.
     """
+
+    about: ClassVar[About] = About(
+        title="DPLOT",
+        family="With a teacher",
+        adapts="all weights",
+        equation=r"""
+        L_1 = \frac1{2B} \sum_i \left[ H(z_i) + H(z'_i) \right], \qquad
+        L_2 = \frac1B \sum_i \left[ \mathrm{SCE}(z_i, \bar t_i) + \mathrm{SCE}(z'_i, \bar t_i) \right], \qquad
+        \bar t_i = \tfrac12 (t_i + t'_i)
+        """,
+        paper=Paper(
+            "Yu and others",
+            "Domain-Specific Block Selection and Paired-View Pseudo-Labeling for Online Test-Time Adaptation",
+            "CVPR 2024",
+        ),
+        needs="a linear classifier head",
+    )
 
     prepared_with: ClassVar[tuple[str, ...]] = (
         *WarmTeacher.prepared_with,

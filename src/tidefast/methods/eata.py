@@ -14,6 +14,7 @@ from tidefast.core.network import Network
 from tidefast.core.source import SourceData
 from tidefast.core.state import State
 from tidefast.core.step import Objective, Step
+from tidefast.methods.about import About, Paper
 from tidefast.methods.base import registry
 from tidefast.methods.eta import ETA
 
@@ -26,11 +27,25 @@ class EATA(ETA):
     F is the mean over source batches of the squared gradient of the cross-entropy to the model's own labels.
     """
 
+    about: ClassVar[About] = About(
+        title="EATA",
+        family="Entropy",
+        adapts="scale and shift",
+        equation=r"L = L_{ETA} + \lambda \sum_k F_k (\theta_k - \theta_{0,k})^2",
+        paper=Paper(
+            "Niu and others",
+            "Efficient Test-Time Model Adaptation without Forgetting",
+            "ICML 2022",
+            code="mr-eggplant/EATA",
+        ),
+    )
+
     prepared_with: ClassVar[tuple[str, ...]] = ("source_samples",)
 
     fisher_weight: NonNegative = 2000.0
     """2000 on ImageNet, 1 on CIFAR. At 0 no source images are needed, and EATA is ETA."""
     source_samples: Count = 2000
+    """Source images behind the Fisher information, at most."""
 
     @property
     def needs_source(self) -> str | None:

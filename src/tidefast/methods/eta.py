@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 
@@ -13,6 +14,7 @@ from tidefast.core.constraints import Positive, Share
 from tidefast.core.network import Network
 from tidefast.core.state import Field, State
 from tidefast.core.step import Objective, Step
+from tidefast.methods.about import About, Paper
 from tidefast.methods.base import Method, registry
 
 E = TypeVar("E", bound="ETA")
@@ -27,11 +29,28 @@ class ETA(Method):
     (|cos| < similarity_margin). Nothing selected: no step at all, not even of the momentum.
     """
 
+    about: ClassVar[About] = About(
+        title="ETA",
+        family="Entropy",
+        adapts="scale and shift",
+        equation=r"""
+        L = \frac1{|S|} \sum_{i \in S} e^{E_0 - H_i} H_i, \qquad S = \{ i : H_i < E_0,\ |\cos(p_i, m)| < d \}
+        """,
+        paper=Paper(
+            "Niu and others",
+            "Efficient Test-Time Model Adaptation without Forgetting",
+            "ICML 2022",
+            code="mr-eggplant/EATA",
+        ),
+    )
+    busiest: ClassVar[Mapping[str, Any]] = {"entropy_margin": 1.1, "similarity_margin": 2.0}
+
     entropy_margin: Positive = 0.4
     """E0 as a multiple of ln(classes)."""
     similarity_margin: Positive = 0.05
     """d; 0.05 suits 1000 classes, 0.1 a hundred, 0.4 ten."""
     memory_momentum: Share = 0.9
+    """Of the moving average m of the probabilities used."""
     objective: losses.ObjectiveName = "entropy"
     """H, as loss and for selecting: "entropy" of the softmax, or "come", the opinion entropy."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from tidefast.core.constraints import Count
 from tidefast.core.network import Network
 from tidefast.core.normalization import Statistics
 from tidefast.core.state import State
+from tidefast.methods.about import About, Paper
 from tidefast.methods.base import registry
 from tidefast.methods.source import Source
 from tidefast.probes.features import Features
@@ -29,6 +30,23 @@ class LAME(Source):
     The fixed point balances what the source says of each image with what it says of its neighbours in the batch.
     Answers with log Y. No parameter changes and nothing is kept, so that resets have nothing to do.
     """
+
+    about: ClassVar[About] = About(
+        title="LAME",
+        family="Without gradients",
+        adapts="nothing",
+        equation=r"""
+        Y \leftarrow \mathrm{softmax}\left( \log q + W Y \right), \qquad
+        W_{ij} = \exp\left( -\frac{\|f_i - f_j\|^2}{2\sigma^2} \right)
+        """,
+        paper=Paper(
+            "Boudiaf and others",
+            "Parameter-free Online Test-time Adaptation",
+            "CVPR 2022",
+            code="fiveai/LAME",
+        ),
+        needs="a linear classifier head",
+    )
 
     affinity: Affinity = "rbf"
     """W: "rbf" exp(-d^2 / 2 sigma^2), "knn" 1 for the nearest `neighbours`, "linear" the cosine of the features."""

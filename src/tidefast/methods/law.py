@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from tidefast.core.constraints import Positive
 from tidefast.core.network import Network
 from tidefast.core.state import Field, State, Value
 from tidefast.core.step import Objective, Step
+from tidefast.methods.about import About, Paper
 from tidefast.methods.base import registry
 from tidefast.methods.shared.layer_rates import LayerRates, mean_per_tensor, spread
 
@@ -27,6 +28,26 @@ class LAW(LayerRates):
     Importance is the mean square of the gradient of the cross-entropy to the model's own labels, summed over all steps
     since the last reset. The most important tensor learns at full rate, the least important not at all.
     """
+
+    about: ClassVar[About] = About(
+        title="LAW",
+        family="Weighted and averaged",
+        adapts="convolutions, scale and shift",
+        equation=r"""
+        A_k \leftarrow A_k + \mathrm{mean}\left[\left(\nabla_k \mathrm{CE}(z, \hat y)\right)^2\right], \qquad
+        r_k = \left(\frac{\sqrt{A_k} - \min_j \sqrt{A_j}}{\max_j \sqrt{A_j} - \min_j \sqrt{A_j} +
+        10^{-8}}\right)^{\tau}
+
+        L = \frac1B \sum_i H(z_i) + 0.01\,C\,\frac1B \sum_i H(z_i, z_i^a), \qquad
+        \theta_k \leftarrow \theta_k - r_k\,\eta\,\frac{g}{|g| + 10^{-8}}, \quad g = \nabla_k L
+        """,
+        paper=Paper(
+            "Park and others",
+            "Layer-wise Auto-Weighting for Non-Stationary Test-Time Adaptation",
+            "WACV 2024",
+            code="junia3/LayerwiseTTA",
+        ),
+    )
 
     tau: Positive = 1.0
     """1 on ImageNet and CIFAR-10, 0.6 on CIFAR-100."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from tidefast.core.constraints import Count, CountOrZero, NonNegative, Share
 from tidefast.core.network import Network, logits_of
 from tidefast.core.normalization import Statistics
 from tidefast.core.state import State
+from tidefast.methods.about import About, Paper
 from tidefast.methods.base import registry
 from tidefast.methods.source import Source
 
@@ -30,8 +31,30 @@ class MEMO(Source):
     image's pixels, so that an image gets the same answer wherever it stands.
     """
 
+    about: ClassVar[About] = About(
+        title="MEMO",
+        family="Entropy",
+        adapts="all weights, for one image",
+        equation=r"""
+        \theta' = \theta_0 - \eta\,(1 + \mu)\, \nabla_\theta H\!\left( \frac1V \sum_v p_\theta(v) \right), \qquad
+        z = f_{\theta'}(x)
+        """,
+        paper=Paper(
+            "Zhang, Levine and Finn",
+            "MEMO: Test Time Robustness via Adaptation and Augmentation",
+            "NeurIPS 2022",
+            code="zhangmarvin/memo",
+        ),
+        needs="images [batch, channels, height, width]",
+        cost="of a batch of views for each image",
+    )
+    quick: ClassVar[Mapping[str, Any]] = {"views": 2}
+    busiest: ClassVar[Mapping[str, Any]] = {"views": 16}
+
     views: Count = 64
+    """V: augmented copies of each image."""
     lr: NonNegative = 2.5e-4
+    """eta: learning rate of the one step."""
     momentum: Share = 0.9
     """Of Nesterov's: the first step of a fresh optimiser is (1 + momentum) lr long. 0 is plain descent."""
     alpha: Share = 0.1
@@ -39,6 +62,7 @@ class MEMO(Source):
     crop: Literal["resized", "padded"] = "resized"
     """Crop of a view: "resized" for large images, "padded" for those of CIFAR."""
     seed: CountOrZero = 0
+    """Of the views, together with the image's pixels."""
 
     @classmethod
     def for_cifar(cls, **changes: Any) -> MEMO:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import torch
 from annotated_types import Interval
@@ -14,6 +14,7 @@ from tidefast.core.arena import Arena
 from tidefast.core.constraints import NonNegative, Positive
 from tidefast.core.network import Network
 from tidefast.core.state import Field, State, Value
+from tidefast.methods.about import About, Paper
 from tidefast.methods.base import registry
 from tidefast.methods.shared.layer_rates import LayerRates, mean_per_tensor, spread
 
@@ -29,7 +30,28 @@ class PALM(LayerRates):
     term counts only samples below `entropy_margin`.
     """
 
+    about: ClassVar[About] = About(
+        title="PALM",
+        family="Weighted and averaged",
+        adapts="convolutions, scale and shift",
+        equation=r"""
+        g = \nabla_\theta \frac1B \sum_i \sum_c -\ln \sigma(z_i / T)_c, \qquad \text{selected: } \|g_k\|_1 \le \eta
+
+        s = |\theta_k g_k|, \qquad S_k \leftarrow \beta_3 S_k + (1 - \beta_3)\,s, \qquad
+        r_k = \mathrm{mean}\,\frac{|s - S_k| + 10^{-8}}{S_k + 10^{-8}}
+
+        L = \operatorname{mean}_{i:\,H(z_i) < 0.4} H(z_i) + 0.01\,C\,\frac1B \sum_i H(z_i, z_i^a)
+        """,
+        paper=Paper(
+            "Maharana, Zhang and Guo",
+            "PALM: Pushing Adaptive Learning Rate Mechanisms for Continual Test-Time Adaptation",
+            "AAAI 2025",
+            code="sarthaxxxxx/PALM",
+        ),
+    )
+
     learning_rate: NonNegative = 5e-5
+    """Of the default optimiser, at a rate of 1."""
     sensitivity_momentum: Annotated[float, Interval(ge=0.0, le=0.999)] = 0.5
     """beta_3; 0.1 on CIFAR-100. At 1 S would stay 0."""
     temperature: Positive = 1000.0

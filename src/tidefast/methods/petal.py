@@ -17,6 +17,7 @@ from tidefast.core.network import Network
 from tidefast.core.source import SourceData
 from tidefast.core.state import Field, State
 from tidefast.core.step import Objective, Step
+from tidefast.methods.about import About, Paper
 from tidefast.methods.base import registry
 from tidefast.methods.cotta import CoTTA
 from tidefast.methods.shared.swag import weight_average
@@ -36,6 +37,23 @@ class PETAL(CoTTA):
     student return whose squared gradient lies below the quantile `restore` of all of them.
     """
 
+    about: ClassVar[About] = About(
+        title="PETAL",
+        family="With a teacher",
+        adapts="all weights",
+        equation=r"""
+        L = L_{\text{CoTTA}} + \frac{\gamma}{2} \sum_k \frac{(\theta_k - \mu_k)^2}{v_k + 10^{-6}}, \qquad
+        \theta_k \leftarrow \mu_k \text{ where } g_k^2 < Q_\delta(g^2), \qquad g = \nabla_\theta L
+        """,
+        paper=Paper(
+            "Brahma and Rai",
+            "A Probabilistic Framework for Lifelong Test-Time Adaptation",
+            "CVPR 2023",
+            code="dhanajitb/petal",
+        ),
+        cost="32 more forwards where the start model is unsure",
+    )
+
     prepared_with: ClassVar[tuple[str, ...]] = ("swag_epochs", "swag_snapshots", "swag_rate", "swag_final_rate")
 
     restore: Share = 0.003
@@ -45,6 +63,7 @@ class PETAL(CoTTA):
     prior_weight: NonNegative = 1e-11
     """gamma. At 0 there is no prior, no source data is needed, and adaptation starts at the model as it is."""
     swag_epochs: Annotated[int, Ge(2)] = 5
+    """Passes of further training over the source data."""
     swag_snapshots: Count = 1
     """In each epoch but the first."""
     swag_rate: NonNegative = 8e-4

@@ -20,6 +20,7 @@ from tidefast.core.normalization import Statistics
 from tidefast.core.source import SourceData
 from tidefast.core.state import Field, State
 from tidefast.core.step import Forward, Objective, Step
+from tidefast.methods.about import About, Paper
 from tidefast.methods.base import registry
 from tidefast.methods.shared.memory import MemoryTeacher, refusable
 from tidefast.probes.features import Features
@@ -39,6 +40,26 @@ class PeTTA(MemoryTeacher):
     variance in the source. The teacher follows at the rate (1 - g)(1 - teacher_momentum).
     """
 
+    about: ClassVar[About] = About(
+        title="PeTTA",
+        family="With a teacher",
+        adapts="scale and shift, statistics",
+        equation=r"""
+        L = \frac1M \sum_i \left[ H\big(t(x_i), s(\tilde x_i)\big) + w\,H\big(a(x_i), s(\tilde x_i)\big) \right]
+        - \gamma\,\lambda_0 \cos(\theta, \theta_0), \qquad \xi \leftarrow \xi + (1-\gamma)(1-m)(\theta - \xi)
+
+        \gamma = 1 - e^{-D}, \qquad D = \operatorname{mean}_{y,d} \frac{(m_{y,d} - \mu_{y,d})^2}{v_{y,d} + 10^{-6}}
+        """,
+        paper=Paper(
+            "Hoang, Vo and Do",
+            "Persistent Test-time Adaptation in Recurring Testing Scenarios",
+            "NeurIPS 2024",
+            code="hthieu166/petta",
+        ),
+        needs="a linear classifier head",
+        cost="one of the batch, the others of the memory",
+    )
+
     prepared_with: ClassVar[tuple[str, ...]] = ("source_samples",)
     statistics_held: ClassVar[tuple[str, ...]] = ("statistics", "teacher_statistics", "source_statistics")
 
@@ -47,6 +68,7 @@ class PeTTA(MemoryTeacher):
     pull_by: Literal["cosine", "l2"] = "cosine"
     """R: "cosine", or "l2", the squared distance."""
     anchor_weight: NonNegative = 1.0
+    """w, of the agreement with the source model."""
     prototype_momentum: Share = 0.95
     """Of m."""
     source_samples: Annotated[int, Ge(2)] = 100_000

@@ -16,6 +16,7 @@ from tidefast.core.network import Network
 from tidefast.core.normalization import Statistics, require_affine_names
 from tidefast.core.state import State
 from tidefast.core.step import Forward, Objective, Step
+from tidefast.methods.about import About, Paper
 from tidefast.methods.base import Method, registry
 from tidefast.probes.tokens import Tokens
 
@@ -30,12 +31,30 @@ class REM(Method):
     transformers only.
     """
 
+    about: ClassVar[About] = About(
+        title="REM",
+        family="Vision transformers",
+        adapts="scale and shift",
+        equation=r"""
+        L = \sum_{j < i} \frac1B \sum_n H(z^j_n, z^i_n) + \lambda \sum_{j < i} \frac1B \sum_n
+        \max\left(0,\; H(z^j_n) - H(z^i_n) + m \ln C\right)
+        """,
+        paper=Paper(
+            "Han, Na and Hwang",
+            "Ranked Entropy Minimization for Continual Test-Time Adaptation",
+            "ICML 2025",
+            code="pilsHan/rem",
+        ),
+    )
+
     transformers_only: ClassVar[bool] = True
 
     views: Count = 3
     """The whole image among them; with 1 there is nothing to compare, and nothing is learnt."""
     hidden_step: Share = 0.1
+    """Share of the patches that each view hides more than the one before."""
     rank_weight: NonNegative = 1.0
+    """lambda, of the ranking."""
     margin: NonNegative = 0.0
     """Of the ranking, as a multiple of ln(classes)."""
     skip: Share = 0.25

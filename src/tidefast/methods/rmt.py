@@ -17,6 +17,7 @@ from tidefast.core.normalization import Statistics
 from tidefast.core.source import SourceData
 from tidefast.core.state import State
 from tidefast.core.step import Objective, Step
+from tidefast.methods.about import About, Paper
 from tidefast.methods.base import registry
 from tidefast.methods.shared.contrastive import attach_projector, contrast, prototypes
 from tidefast.methods.shared.warmup import Pair, WarmTeacher
@@ -34,13 +35,35 @@ class RMT(WarmTeacher):
     projector of the features with them.
     """
 
+    about: ClassVar[About] = About(
+        title="RMT",
+        family="With a teacher",
+        adapts="all weights, a projector",
+        equation=r"""
+        L = \frac1{2B} \sum_i \left[ \mathrm{SCE}(z_i, t_i) + \mathrm{SCE}(z'_i, t_i) \right] + L_{con} +
+        \frac1B \sum_j H(y_j, z_j), \qquad \xi \leftarrow m\,\xi + (1-m)\,\theta
+
+        L_{con} = -\frac1{3B} \sum_a \frac12 \sum_{p \in P(a)}
+        \log \frac{\exp(v_a \cdot v_p / \tau)}{\sum_{b \ne a} \exp(v_a \cdot v_b / \tau)}
+        """,
+        paper=Paper(
+            "Döbler, Marsden and Yang",
+            "Robust Mean Teacher for Continual and Gradual Test-Time Adaptation",
+            "CVPR 2023",
+            code="mariodoebler/test-time-adaptation",
+        ),
+        needs="a linear classifier head",
+    )
+
     prepared_with: ClassVar[tuple[str, ...]] = (
         *WarmTeacher.prepared_with,
         *("contrastive_weight", "source_weight", "prototype_samples", "replay_samples", "learning_rate", "adam"),
     )
 
     target_weight: NonNegative = 1.0
+    """Of L_st."""
     contrastive_weight: NonNegative = 1.0
+    """Of L_con."""
     source_weight: NonNegative = 1.0
     """At 0 no source image is kept for the stream."""
     temperature: Positive = 0.1

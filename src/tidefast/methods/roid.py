@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from tidefast.core.constraints import Share
 from tidefast.core.network import Network
 from tidefast.core.state import Field, State
 from tidefast.core.step import Step
+from tidefast.methods.about import About, Paper
 from tidefast.methods.base import registry
 from tidefast.methods.shared.soft_likelihood import SoftLikelihood
 
@@ -20,7 +22,24 @@ class ROID(SoftLikelihood):
     ASR in its released form moves the anchor (`resets.ASR(target="anchor")`), so the anchor is state.
     """
 
+    about: ClassVar[About] = About(
+        title="ROID",
+        family="Weighted and averaged",
+        adapts="scale and shift",
+        equation=r"""
+        L = \frac1B \sum_{i \in S} w_i \left[ SLR(z_i) + SCE(z_i, z'_i) \right], \qquad
+        \theta \leftarrow 0.99\,\theta + 0.01\,\theta_0
+        """,
+        paper=Paper(
+            "Marsden, Döbler and Yang",
+            "Universal Test-time Adaptation through Weight Ensembling, Diversity Weighting, and Prior Correction",
+            "WACV 2024",
+            code="mariodoebler/test-time-adaptation",
+        ),
+    )
+
     source_momentum: Share = 0.99
+    """m: how slowly the parameters are drawn to the anchor."""
 
     def fields(self, network: Network, num_classes: int) -> list[Field]:
         size = len(network.arena)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -11,6 +13,7 @@ from tidefast.core.constraints import Count
 from tidefast.core.network import Network
 from tidefast.core.state import Field, State
 from tidefast.core.step import Objective, Step
+from tidefast.methods.about import About, Paper
 from tidefast.methods.base import registry
 from tidefast.methods.shared.memory import MemoryTeacher, refusable
 
@@ -23,6 +26,27 @@ class RoTTA(MemoryTeacher):
     t: the teacher on the remembered images, s: the student on augmented copies. A step is made with the batch in which
     the count of images passes a multiple of `every`; other batches are only answered and offered to the bank.
     """
+
+    about: ClassVar[About] = About(
+        title="RoTTA",
+        family="With a teacher",
+        adapts="scale and shift, statistics",
+        equation=r"""
+        L = \frac1M \sum_{i \in \text{memory}} \frac{e^{-a_i}}{1+e^{-a_i}}\, H\big(t(x_i), s(\tilde x_i)\big),
+        \qquad
+        \xi \leftarrow m\,\xi + (1-m)\,\theta, \qquad \mu \leftarrow (1-\alpha)\,\mu + \alpha\,\mu_\text{memory}
+        """,
+        paper=Paper(
+            "Yuan, Xie and Li",
+            "Robust Test-Time Adaptation in Dynamic Scenarios",
+            "CVPR 2023",
+            code="BIT-DA/RoTTA",
+        ),
+        needs="images of one size",
+        cost="one of the batch, the others of the memory",
+    )
+    quick: ClassVar[Mapping[str, Any]] = {"every": 16}
+    busiest: ClassVar[Mapping[str, Any]] = {"every": 2}
 
     every: Count = 64
     """Images from one step to the next; a batch makes at most one step."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from tidefast.core.constraints import PositiveShare
 from tidefast.core.state import State
 from tidefast.core.step import Objective, Step
+from tidefast.methods.about import About, Paper
 from tidefast.methods.base import Method, registry
 
 
@@ -17,6 +19,19 @@ from tidefast.methods.base import Method, registry
 @dataclass(frozen=True)
 class RPL(Method):
     """L = mean_i (1 - p_i,y^q) / q, where y is the class that sample i is given now."""
+
+    about: ClassVar[About] = About(
+        title="RPL",
+        family="Entropy",
+        adapts="scale and shift",
+        equation=r"L = \frac1B \sum_i \frac{1 - p_{i,\hat y_i}^{\,q}}{q}, \qquad \hat y_i = \arg\max_c p_{i,c}",
+        paper=Paper(
+            "Rusak and others",
+            "If your data distribution shifts, use self-learning",
+            "TMLR 2022",
+            code="bethgelab/robustness",
+        ),
+    )
 
     q: PositiveShare = 0.8
     """Between cross-entropy (towards 0) and the mean absolute error (1)."""

@@ -17,6 +17,7 @@ from tidefast.core.normalization import Statistics
 from tidefast.core.source import SourceData
 from tidefast.core.state import State
 from tidefast.core.step import Forward, Objective, Step
+from tidefast.methods.about import About, Paper
 from tidefast.methods.base import Method, registry
 from tidefast.methods.shared.contrastive import attach_projector, contrast, prototypes
 from tidefast.probes.features import Features
@@ -41,9 +42,23 @@ class SANTA(Method):
     normalisation layers adapt, and a projector of the features.
     """
 
+    about: ClassVar[About] = About(
+        title="SANTA",
+        family="With a teacher",
+        adapts="scale and shift, a projector",
+        equation=r"L = \frac1{2B} \sum_i \left[ H(z_i, a_i) + H(z'_i, a_i) \right] + L_{con}",
+        paper=Paper(
+            "Chakrabarty, Sreenivas and Biswas",
+            "SANTA: Source Anchoring Network and Target Alignment for Continual Test Time Adaptation",
+            "TMLR 2023",
+        ),
+        needs="a linear classifier head",
+    )
+
     prepared_with: ClassVar[tuple[str, ...]] = ("prototype_samples",)
 
     target_weight: NonNegative = 1.0
+    """Of the agreement with the source model."""
     contrastive_weight: NonNegative = 1.0
     """At 0 no source data is needed."""
     temperature: Positive = 0.1

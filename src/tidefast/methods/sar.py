@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -14,6 +15,7 @@ from tidefast.core.constraints import NonNegative, Positive
 from tidefast.core.normalization import LAST_LAYERS, Statistics, outside, require_affine_names
 from tidefast.core.state import State
 from tidefast.core.step import Objective, Step
+from tidefast.methods.about import About, Paper
 from tidefast.methods.base import Method, registry
 from tidefast.resets.base import Reset
 from tidefast.resets.confidence import Confidence
@@ -28,9 +30,27 @@ class SAR(Method):
     average of that entropy falls under `reset_constant`, the model returns to the source.
     """
 
+    about: ClassVar[About] = About(
+        title="SAR",
+        family="Entropy",
+        adapts="scale and shift",
+        equation=r"""
+        g = \nabla L\left(\theta + \rho \frac{\nabla L(\theta)}{\|\nabla L(\theta)\|}\right), \qquad
+        L = \text{mean of } H_i \text{ over } H_i < 0.4 \ln C
+        """,
+        paper=Paper(
+            "Niu and others",
+            "Towards Stable Test-Time Adaptation in Dynamic Wild World",
+            "ICLR 2023",
+            code="mr-eggplant/SAR",
+        ),
+    )
+    busiest: ClassVar[Mapping[str, Any]] = {"entropy_margin": 1.1}
+
     entropy_margin: Positive = 0.4
     """E0 as a multiple of ln(classes)."""
     rho: NonNegative = 0.05
+    """How far away the worst point is looked for."""
     reset_constant: NonNegative = 0.2
     """In nats, whatever the number of classes."""
     keep_momentum: bool = True

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import nn
 
 from tidefast.core.normalization import Statistics
 from tidefast.core.state import State
 from tidefast.core.step import Objective, Step
+from tidefast.methods.about import About
 from tidefast.methods.base import Method, registry
 
 
@@ -17,6 +19,13 @@ from tidefast.methods.base import Method, registry
 @dataclass(frozen=True)
 class Source(Method):
     """Predicts with the source parameters and the source's running statistics."""
+
+    about: ClassVar[About] = About(
+        title="Source",
+        family="Without gradients",
+        adapts="nothing",
+        equation=r"\hat y = \arg\max_c f_{\theta_0}(x)_c",
+    )
 
     def configure(self, model: nn.Module, statistics: Statistics) -> Sequence[str]:
         return ()

@@ -20,6 +20,7 @@ from tidefast.core.normalization import Statistics
 from tidefast.core.source import SourceData
 from tidefast.core.state import Field, State, Value
 from tidefast.core.step import Forward, Objective, Step
+from tidefast.methods.about import About, Paper
 from tidefast.methods.base import registry
 from tidefast.methods.shared.layer_rates import spread
 from tidefast.methods.shared.teacher import MeanTeacher, drawn
@@ -44,14 +45,37 @@ class ViDA(MeanTeacher):
     adapters (U2 D2) count 1 + u and the narrow ones (U1 D1) 1 - u, below it the other way round. All parameters adapt.
     """
 
+    about: ClassVar[About] = About(
+        title="ViDA",
+        family="With a teacher",
+        adapts="all weights, adapters",
+        equation=r"""
+        W \to W + s_1 U_1 D_1 + s_2 U_2 D_2, \qquad u = 0.1 \cdot \overline{\operatorname{Var}}_v\, t(v), \qquad
+        (s_1, s_2) = \begin{cases} (1 - u,\, 1 + u) & u \ge \Theta \\ (1 + u,\, 1 - u) & u < \Theta \end{cases}
+
+        L = \frac1B \sum_i \tfrac12\left[ H(t_i, z_i) + H(z_i, t_i) \right], \qquad
+        \xi \leftarrow m\,\xi + (1-m)\,\theta
+        """,
+        paper=Paper(
+            "Liu and others",
+            "ViDA: Homeostatic Visual Domain Adapter for Continual Test Time Adaptation",
+            "ICLR 2024",
+            code="Yangsenqiao/vida",
+        ),
+        needs="images [batch, channels, height, width]",
+    )
+    quick: ClassVar[Mapping[str, Any]] = {"views_compared": 2, "warmup_steps": 2}
+
     prepared_with: ClassVar[tuple[str, ...]] = ("low_rank", "high_rank", "warmup_steps", "warmup_rate")
 
     low_rank: Count = 1
+    """Of the narrow adapters."""
     high_rank: Count = 128
     """At most the smaller width of the layer."""
     uncertainty: NonNegative = 0.2
     """Theta: from here on the wide adapters count more."""
     views_compared: Annotated[int, Ge(2)] = 10
+    """Augmented views over which the teacher's logits vary."""
     scale_high: bool = True
     """False: s2 stays 1, as in the published code, whose setter misses it."""
     adapter_momentum: Share = 0.8

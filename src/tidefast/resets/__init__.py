@@ -2,10 +2,13 @@
 
 from tidefast.resets.ablations import ABLATIONS
 from tidefast.resets.asr import ASR
-from tidefast.resets.base import Reset, Verdict
+from tidefast.resets.base import Reset, Verdict, registry
 from tidefast.resets.confidence import Confidence
 from tidefast.resets.distribution import Distribution
 from tidefast.resets.never import Never
 from tidefast.resets.periodic import Periodic
 
 __all__ = ["ABLATIONS", "ASR", "Confidence", "Distribution", "Never", "Periodic", "Reset", "Verdict"]
+
+# A file that is not named above is found, registered and an attribute here all the same.
+globals().update(registry.discover(__name__))

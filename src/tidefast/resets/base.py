@@ -42,6 +42,8 @@ class Reset(Constrained):
     """Base of all policies. Like a method, a frozen dataclass of hyperparameters that holds no state."""
 
     name: ClassVar[str] = ""
+    quick: ClassVar[Mapping[str, Any]] = {}
+    """Settings with which it does something within a few steps of tiny batches, for the tests."""
     prepared_with: ClassVar[tuple[str, ...]] = ()
     """The hyperparameters that `prepare` depends on."""
     measures: ClassVar[Mapping[str, Measurement]] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from tidefast.core import losses
 from tidefast.core.constraints import NonNegative, Positive, Share
@@ -30,6 +30,7 @@ class Confidence(Reset):
             "Moving average of the watched entropy or loss; a reset is due when it is low.", "nats"
         )
     }
+    quick: ClassVar[Mapping[str, Any]] = {"threshold": 2.2, "margin": 1.0}  # fires often on ten classes
 
     threshold: NonNegative = 0.2
     """In nats, whatever the number of classes."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +37,7 @@ class Distribution(Reset):
         "recent_distance": Measurement("Mean distance of the last few batches before this one.", beside="distance"),
         "usual_distance": Measurement("Mean distance of the last many batches before this one.", beside="distance"),
     }
+    quick: ClassVar[Mapping[str, Any]] = {"threshold": 0.9, "short": 1, "long": 2}
 
     threshold: Positive = 1.1
     """tau."""

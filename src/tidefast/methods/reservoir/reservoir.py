@@ -23,6 +23,7 @@ from tidefast.core.specification import Given
 from tidefast.core.state import Field, State, Value
 from tidefast.core.step import Forward, Objective, Step
 from tidefast.core.validation import require_count
+from tidefast.methods.about import About, Paper
 from tidefast.methods.base import Method, registry
 from tidefast.methods.reservoir.clusters import Clusters
 from tidefast.methods.reservoir.style import ChannelMoments, Extractor, ExtractorName, extractor, measure
@@ -45,6 +46,25 @@ class Reservoir(Method):
     the state, each with its moments of the optimiser and its own state of the base method.
     """
 
+    about: ClassVar[About] = About(
+        title="Reservoir",
+        family="Domains",
+        adapts="as the base method, up to 16 times",
+        equation=r"""
+        \hat\theta = \sum_k w_k\,\theta_k, \qquad w = \mathrm{softmax}_k\left(-\lVert v - c_k \rVert\right), \qquad
+        \theta_{k^*} \leftarrow \text{one step of the base method}, \quad k^* = \arg\max_k w_k
+        """,
+        paper=Paper(
+            "Vray and others",
+            "ReservoirTTA: Prolonged Test-time Adaptation for Evolving and Recurring Domains",
+            "NeurIPS 2025",
+            code="LTS5/ReservoirTTA",
+        ),
+        cost="and a few layers, for the style",
+    )
+    quick: ClassVar[Mapping[str, Any]] = {"models": 3, "quantile": 0.0, "source_styles": 50}
+    busiest: ClassVar[Mapping[str, Any]] = {"base": {"name": "eta", "entropy_margin": 1.1, "similarity_margin": 2.0}}
+
     prepared_with: ClassVar[tuple[str, ...]] = (
         *("quantile", "batch_size", "source_images", "source_styles"),
         *("style_name", "base_settings"),
@@ -66,6 +86,7 @@ class Reservoir(Method):
     batch_size: Count = 64
     """Of the stream, for which the distances between source batches are measured."""
     source_images: Annotated[int, Ge(2)] = 2000
+    """Source images that random batches are drawn from."""
     source_styles: Annotated[int, Ge(2)] = 1000
     """Source batches whose distances are measured."""
 

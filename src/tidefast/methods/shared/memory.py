@@ -167,6 +167,7 @@ class MemoryTeacher(MeanTeacher):
     capacity: Count = 64
     """Of the bank, in images."""
     statistics_momentum: Share = 0.05
+    """alpha: how fast the statistics of BatchNorm follow the memory's."""
     time_weight: NonNegative = 1.0
     """lambda_t: how much age counts against an image in the bank."""
     uncertainty_weight: NonNegative = 1.0

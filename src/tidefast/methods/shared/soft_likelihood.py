@@ -27,8 +27,11 @@ class SoftLikelihood(Method):
     probs_momentum: Share = 0.9
     """Of the moving average of class probabilities that diversity is measured against."""
     temperature: Positive = 1 / 3
+    """T, of the weights exp(diversity x certainty / T)."""
     consistency: bool = True
+    """Whether an augmented view must agree."""
     prior_correction: bool = True
+    """Whether answers are corrected for the classes that the batch holds."""
     augment: Callable[..., Tensor] | None = None
     """A callable on a batch in [0, 1]; None: colour jitter, small affine motion and flip."""
     batch_size: Count | None = None

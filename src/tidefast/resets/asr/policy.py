@@ -50,6 +50,8 @@ class ASR(Reset):
     Interval(every=512)
     """
 
+    quick: ClassVar[Mapping[str, Any]] = {"alpha0": 0.97, "lambda_r": 1.0}
+
     prepared_with: ClassVar[tuple[str, ...]] = ("measure_settings",)
     measures: ClassVar[Mapping[str, Measurement]] = STANDARD
 
