@@ -341,7 +341,7 @@ def test_a_measurement_that_is_not_finite_tells_nothing():
             return logits.new_tensor(math.nan)
 
     adapter, records = play(resets.ASR(measure=Broken()), steps=4)
-    assert adapter._states["reset"].number("threshold") == pytest.approx(-math.log(5.0))
+    assert adapter.state["reset"].number("threshold") == pytest.approx(-math.log(5.0))
     assert not fired(records)
     assert all(record.concentration is None for record in records)
 
@@ -376,7 +376,7 @@ def test_an_interval_resets_exactly_every_so_many_steps_the_smallest_share():
     assert {record.reset_fraction for record in records} == {0.0, 0.5}
     assert all(record.concentration is record.threshold is record.momentum is None for record in records)
     assert any(record.penalty for record in records)  # recovery goes on
-    assert adapter._states["reset"].number("threshold") == pytest.approx(-math.log(5.0))
+    assert adapter.state["reset"].number("threshold") == pytest.approx(-math.log(5.0))
 
 
 def test_below_the_delay_the_average_follows_what_it_would_have_reset_at():
@@ -467,7 +467,7 @@ def test_the_averages_that_recovery_pulls_to(reference):
     assert len(ends) > 4
     assert max(np.diff(ends)) > 1
     episodes = [policy.seen[a:b] for a, b in itertools.pairwise(ends)]
-    state = adapter._states["reset"]
+    state = adapter.state["reset"]
     for place, name in enumerate(("fisher", "theta")):
         expected = reference([[seen[place] for seen in episode] for episode in episodes])
         assert np.allclose(state.tensor(name).numpy(), expected, rtol=1e-9, atol=1e-15)
@@ -477,11 +477,11 @@ def test_a_sum_over_a_long_stream_loses_nothing_in_single_precision():
     accumulation, value = resets.asr.accumulations.Cumulative(), torch.full((3,), 1.0031)
     adapter = tidefast.adapt(small_network(), "tent", reset=resets.ASR(accumulation=accumulation))
     adapter(torch.rand(8, 3, 32, 32))
-    dtype = adapter._states["reset"].tensor("theta_sum").dtype
+    dtype = adapter.state["reset"].tensor("theta_sum").dtype
     total = torch.full((3,), 1.0e5, dtype=dtype)  # in float32 neighbours are 0.0078 apart here
     accumulation.gather(total, value, None, 0.9)
     assert torch.allclose(total - 1.0e5, value.to(dtype), atol=1e-6)
-    assert adapter._states["reset"].optional_tensor("theta") is None
+    assert adapter.state["reset"].optional_tensor("theta") is None
 
 
 # -- on the command line and in files -----------------------------------------------------------------------------
@@ -558,7 +558,7 @@ def test_variants_of_where_to_reset(name, share, layers):
 def test_without_recovery_there_is_no_penalty_and_nothing_is_accumulated(name):
     adapter, records = play(variant(name))
     assert {record.penalty for record in records} == {0.0}
-    assert set(adapter._states["reset"]) == {"threshold", "inconsistency", "steps"}
+    assert set(adapter.state["reset"]) == {"threshold", "inconsistency", "steps"}
 
 
 @pytest.mark.parametrize(

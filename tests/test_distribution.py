@@ -250,7 +250,7 @@ def test_datta_steps_as_written_out_by_hand(share, confidence):
         logits, loss, aligned, confident = plain.step(images)
         torch.testing.assert_close(adapted(images), logits)
         assert adapted.last.loss == pytest.approx(loss, rel=1e-5)
-        assert adapted._states["own_reset"]["distance"] == pytest.approx(aligned, rel=1e-5)
+        assert adapted.state["own_reset"]["distance"] == pytest.approx(aligned, rel=1e-5)
         chosen.append(confident)
     values = torch.cat([p.detach() for norm in plain.norms for p in (norm.weight, norm.bias)])
     torch.testing.assert_close(adapted.network.arena.values, values)
@@ -261,14 +261,14 @@ def test_with_nothing_but_the_sources_share_the_network_is_the_source_model():
     adapted, plain = adapter(methods.DATTA(source_share=1.0)), network()
     torch.testing.assert_close(adapted.predict(IMAGES[0]), plain(IMAGES[0]), rtol=1e-5, atol=1e-6)
     adapted(IMAGES[0])
-    assert torch.equal(adapted._states["method"].tensor("statistics"), HeldStatistics.of(adapted.network.module).source)
+    assert torch.equal(adapted.state["method"].tensor("statistics"), HeldStatistics.of(adapted.network.module).source)
     adapted.network.arena.restore()
     assert torch.equal(adapted.predict(IMAGES[1]), plain(IMAGES[1]))
 
 
 def test_statistics_come_from_the_first_batch_and_stay_until_a_reset():
     adapted = adapter(methods.DATTA(detect=False), reset=resets.Periodic(every=3), num_classes=10)
-    state = adapted._states["method"]
+    state = adapted.state["method"]
     adapted.predict(IMAGES[5])
     assert state["statistics"] is None
     adapted(IMAGES[0])
@@ -281,7 +281,7 @@ def test_statistics_come_from_the_first_batch_and_stay_until_a_reset():
     adapted(IMAGES[0])
     assert torch.equal(state.tensor("statistics"), first)  # of the parameters at the source, and this batch
     adapted.reset()
-    assert adapted._states["method"]["statistics"] is None
+    assert adapted.state["method"]["statistics"] is None
 
 
 def test_a_lone_image_before_any_batch_is_normalised_as_by_the_source():
@@ -289,7 +289,7 @@ def test_a_lone_image_before_any_batch_is_normalised_as_by_the_source():
     assert torch.equal(adapted.predict(IMAGES[0, :1]), plain(IMAGES[0, :1]))
     adapted(IMAGES[0, :1])
     assert adapted.last.skipped is None
-    assert adapted._states["method"]["statistics"] is None
+    assert adapted.state["method"]["statistics"] is None
 
 
 @pytest.mark.parametrize("norm", ["layer", "group"])
@@ -327,7 +327,7 @@ def test_datta_is_saved_in_the_middle_of_a_window_and_continued(tmp_path):
         one(images)
     one.save(tmp_path / "state.safetensors")
     two.load(tmp_path / "state.safetensors")
-    assert len(two._states["own_reset"].tensor("past")) == 4
+    assert len(two.state["own_reset"].tensor("past")) == 4
     for images in IMAGES[4:8]:
         assert torch.equal(one(images), two(images))
 
@@ -393,17 +393,18 @@ def test_a_reset_by_someone_else_empties_the_windows():
     adapted = adapter(methods.DATTA(), reset=resets.Periodic(every=3))
     for images in IMAGES[:3]:
         adapted(images)
-    assert adapted._states["own_reset"]["past"] is None
-    assert adapted._states["own_reset"]["first"] is None
+    assert adapted.state["own_reset"]["past"] is None
+    assert adapted.state["own_reset"]["first"] is None
     adapted(IMAGES[3])
-    assert len(adapted._states["own_reset"].tensor("past")) == 1
+    assert len(adapted.state["own_reset"].tensor("past")) == 1
 
 
 def test_a_batch_whose_distance_is_no_number_tells_nothing():
     policy = resets.Distribution(1.1, 1, 2)
     adapted = adapter(methods.Tent(), reset=policy)
     adapted(IMAGES[0])
-    state = adapted._states["reset"]
+    state = State(policy.fields(adapted.network, 10))
+    state.update(adapted.state["reset"])
     before = state.tensor("past").clone()
     state["distance"] = float("inf")
     step = Step(2, IMAGES[0], torch.zeros(8, 10), adapted.network, adapted.constants, 0)
@@ -441,7 +442,7 @@ def test_the_distance_on_another_method_is_that_of_its_own_answering_pass():
             for found, total in zip(moments(images), sums, strict=True)
         )
         adapted(images)
-        assert adapted._states["reset"].number("distance") == pytest.approx(expected, rel=1e-4)
+        assert adapted.state["reset"].number("distance") == pytest.approx(expected, rel=1e-4)
 
 
 def test_the_policy_leaves_the_numbers_of_its_method_alone():

@@ -103,7 +103,7 @@ def test_eta_with_come_selects_and_weighs_by_opinion_entropy_and_remembers_softm
     assert adapter.last.loss == pytest.approx(loss.item())
     # On the first step EATA's pull is zero: the parameters are the source's.
     assert torch.allclose(flat(adapter), adapter.network.arena.source - 0.1 * gradient_of(loss, net))
-    assert torch.allclose(adapter._states["method"].tensor("memory"), logits.softmax(1)[chosen].mean(0))
+    assert torch.allclose(adapter.state["method"].tensor("memory"), logits.softmax(1)[chosen].mean(0))
 
 
 def test_eatas_fisher_is_the_same_with_come():
@@ -305,7 +305,7 @@ def test_palms_first_rate_is_beta_over_one_minus_beta(momentum, rate):
     method = methods.PALM(sensitivity_momentum=momentum, gradient_limit=1e9, temperature=1.0)
     adapter = tidefast.adapt(recorded.network("conv-11"), method)
     adapter(recorded.stream("conv-11")[0])
-    rates = adapter._states["method"].tensor("rates")
+    rates = adapter.state["method"].tensor("rates")
     assert rates.median().item() == pytest.approx(rate, rel=1e-2)  # the 1e-8 shows where sensitivities are tiny
 
 
@@ -313,13 +313,13 @@ def test_law_gives_the_most_important_tensor_the_full_rate_and_the_least_none():
     method = methods.LAW(learning_rate=1e-2)
     adapter = tidefast.adapt(recorded.network("conv-11"), method)
     adapter(recorded.stream("conv-11")[0])
-    arena, importance = adapter.network.arena, adapter._states["method"].tensor("importance")
+    arena, importance = adapter.network.arena, adapter.state["method"].tensor("importance")
     moved = (arena.values - arena.source).abs()
     least, most = arena.tensors[int(importance.argmin())], arena.tensors[int(importance.argmax())]
     assert moved[least.start : least.stop].max() == 0
     assert moved[most.start : most.stop].max().item() == pytest.approx(1e-2, rel=1e-3)
     assert adapter.optimizer.state == {}
-    assert adapter._states["method"]["before"] is None  # what one step needs is not in the next snapshot
+    assert adapter.state["method"]["before"] is None  # what one step needs is not in the next snapshot
 
 
 # -- both -----------------------------------------------------------------------------------------------------
@@ -348,7 +348,7 @@ def test_a_given_optimiser_is_kept_and_only_its_changes_are_scaled(make):
     adapter(batch)
     arena = adapter.network.arena
     velocity = adapter.optimizer.state[arena.parameter]["momentum_buffer"]
-    rates = adapter.method.rates(arena, adapter._states["method"])
+    rates = adapter.method.rates(arena, adapter.state["method"])
     assert rates.max() > 0
     assert torch.allclose(arena.values, arena.source - 1e-3 * rates * velocity, atol=1e-12)
 
@@ -388,12 +388,12 @@ def test_a_partial_reset_keeps_what_palm_knows_of_the_kept_layers_and_restarts_l
     cut = palm.network.arena.cut(0.5)
     assert palm.last.reset_fraction == 0.5
     for name in ("sensitivity", "rates"):
-        assert palm._states["method"].tensor(name)[:cut].min() >= 0
-        assert palm._states["method"].tensor(name)[:cut].max() > 0
-        assert palm._states["method"].tensor(name)[cut:].max() == 0
+        assert palm.state["method"].tensor(name)[:cut].min() >= 0
+        assert palm.state["method"].tensor(name)[:cut].max() > 0
+        assert palm.state["method"].tensor(name)[cut:].max() == 0
     law = tidefast.adapt(recorded.network("conv-11"), "law", reset=policy)
     law(stream[0])
-    assert law._states["method"].tensor("importance").max() == 0
+    assert law.state["method"].tensor("importance").max() == 0
     assert torch.equal(law.network.arena.values[cut:], law.network.arena.source[cut:])
     assert not torch.equal(law.network.arena.values[:cut], law.network.arena.source[:cut])
 
@@ -418,11 +418,11 @@ class Steep(nn.Module):
 def test_a_gradient_too_large_to_square_is_refused_before_it_reaches_the_sums():
     adapter = tidefast.adapt(Steep(), "law")
     adapter(torch.rand(8, 3, 16, 16))
-    before, importance = flat(adapter), adapter._states["method"].tensor("importance").clone()
+    before, importance = flat(adapter), adapter.state["method"].tensor("importance").clone()
     adapter(torch.rand(8, 3, 16, 16) + 1)
     assert adapter.last.skipped == "non-finite loss or gradient"
     assert torch.equal(flat(adapter), before)
-    assert torch.equal(adapter._states["method"].tensor("importance"), importance)
+    assert torch.equal(adapter.state["method"].tensor("importance"), importance)
 
 
 @pytest.mark.parametrize(

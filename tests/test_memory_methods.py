@@ -16,7 +16,7 @@ from torch.nn import functional
 
 import tidefast
 from tidefast import methods
-from tidefast.core.state import State
+from tidefast.core.state import State, StateView
 from tidefast.methods.shared.memory import MemoryBank
 from tidefast.probes.held_statistics import HeldStatistics
 from tidefast.resets.base import Verdict
@@ -55,8 +55,8 @@ def adapter(method: methods.Method, norm: str = "batch", **options) -> tidefast.
     return tidefast.adapt(network(norm), method, optimizer=ADAM, **options)
 
 
-def state_of(adapted: tidefast.Adapter) -> State:
-    return adapted._states["method"]
+def state_of(adapted: tidefast.Adapter) -> StateView:
+    return adapted.state["method"]
 
 
 # -- the bank ------------------------------------------------------------------------------------------------------

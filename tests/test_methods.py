@@ -14,6 +14,7 @@ import tidefast
 from tidefast import methods, resets
 from tidefast.augment import colour as augment
 from tidefast.core import losses
+from tidefast.core.state import State
 from tidefast.methods.shared.soft_likelihood import correct_prior
 from tidefast.testing import small_network
 
@@ -59,14 +60,14 @@ def test_eta_uses_reliable_samples_with_their_weights_and_remembers_them():
     assert adapter.last.selected == reliable.sum()
     assert adapter.last.loss == pytest.approx(loss.item())
     assert torch.allclose(adapter.network.arena.values, adapter.network.arena.source - 0.1 * gradient_of(loss, net))
-    assert torch.allclose(adapter._states["method"].tensor("memory"), logits.softmax(1)[reliable].mean(0))
+    assert torch.allclose(adapter.state["method"].tensor("memory"), logits.softmax(1)[reliable].mean(0))
 
 
 def test_eta_drops_samples_like_those_it_remembers():
     first, second = recorded.stream(TRAINED)[:2]
     adapter = tidefast.adapt(recorded.network(TRAINED), methods.ETA(similarity_margin=0.4), optimizer=SGD)
     adapter(first)
-    memory = adapter._states["method"].tensor("memory").clone()
+    memory = adapter.state["method"].tensor("memory").clone()
     logits = adapter.predict(second)
     likeness = nn.functional.cosine_similarity(memory[None], logits.softmax(1))
     reliable = losses.entropy(logits) < 0.4 * math.log(10)
@@ -75,7 +76,7 @@ def test_eta_drops_samples_like_those_it_remembers():
     adapter(second)
     assert adapter.last.selected == chosen.sum()
     expected = 0.9 * memory + 0.1 * logits.softmax(1)[chosen].mean(0)
-    assert torch.allclose(adapter._states["method"].tensor("memory"), expected)
+    assert torch.allclose(adapter.state["method"].tensor("memory"), expected)
 
 
 def test_eta_without_a_usable_sample_does_nothing_at_all_not_even_by_momentum():
@@ -83,12 +84,12 @@ def test_eta_without_a_usable_sample_does_nothing_at_all_not_even_by_momentum():
     adapter = tidefast.adapt(recorded.network(TRAINED), methods.ETA(similarity_margin=2.0), optimizer=momentum)
     adapter(recorded.stream(TRAINED)[0])
     assert adapter.optimizer.state
-    values, memory = adapter.network.arena.values.clone(), adapter._states["method"].tensor("memory")
+    values, memory = adapter.network.arena.values.clone(), adapter.state["method"].tensor("memory")
     adapter.method = methods.ETA(entropy_margin=1e-12)  # from here on no sample is reliable
     adapter(recorded.stream(TRAINED)[1])
     assert (adapter.last.selected, adapter.last.loss) == (0, None)
     assert torch.equal(adapter.network.arena.values, values)
-    assert torch.equal(adapter._states["method"].tensor("memory"), memory)
+    assert torch.equal(adapter.state["method"].tensor("memory"), memory)
 
 
 @pytest.mark.parametrize(("classes", "margin"), [(10, 0.4), (100, 0.1), (1000, 0.05)])
@@ -153,7 +154,7 @@ def test_sar_recovers_when_too_certain_and_its_momentum_stays_or_goes(keep):
     assert adapter.last.reset_fraction == 1.0
     assert torch.equal(adapter.network.arena.values, adapter.network.arena.source)
     assert bool(adapter.optimizer.state) is keep
-    assert adapter._states["own_reset"]["average"] is None
+    assert adapter.state["own_reset"]["average"] is None
 
 
 def test_roid_pulls_to_the_source_after_each_step():
@@ -218,18 +219,13 @@ def test_the_default_augmentation_repeats_with_the_seed_and_differs_between_step
 def test_cmf_filter_settles_at_the_published_gain(size, gain):
     net = nn.Sequential(nn.Linear(4, size // 2), nn.LayerNorm(size // 2), nn.Linear(size // 2, 3))
     adapter = tidefast.adapt(net, methods.CMF(consistency=False))
+    state = State(adapter.method.fields(adapter.network, 3))
     for _ in range(400):
-        adapter.method.after_step(tidefast.methods.Step(1, None, None, adapter.network, {}, 0), adapter_state(adapter))
-    variance = adapter_state(adapter).number("variance")
+        adapter.method.after_step(tidefast.methods.Step(1, None, None, adapter.network, {}, 0), state)
+    variance = state.number("variance")
     noise = 0.005 * size / 38_400
     predicted = 0.99**2 * variance + noise
     assert (1 - noise) / (predicted + 1 - noise) == pytest.approx(gain, abs=5e-4)
-
-
-def adapter_state(adapter: tidefast.Adapter):
-    if adapter.num_classes is None:
-        adapter._bind(3)
-    return adapter._states["method"]
 
 
 def test_cmf_reset_restores_the_filter_or_keeps_its_variance_as_published():
@@ -237,7 +233,7 @@ def test_cmf_reset_restores_the_filter_or_keeps_its_variance_as_published():
         adapter = tidefast.adapt(network(), methods.CMF(reset_variance=flag), reset=resets.Periodic(every=2))
         adapter(images())
         adapter(images(1))
-        state = adapter._states["method"]
+        state = adapter.state["method"]
         assert torch.equal(state.tensor("hidden"), adapter.network.arena.source)
         assert (state.number("variance") == 0.0) is flag
 

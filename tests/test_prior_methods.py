@@ -188,7 +188,7 @@ def test_petal_resets_to_the_averaged_weights():
     adapted = adapter(methods.PETAL(teacher_momentum=0.5), reset=Half())
     for images in IMAGES[:2]:
         adapted(images)
-    arena, teacher = adapted.network.arena, adapted._states["method"].tensor("teacher")
+    arena, teacher = adapted.network.arena, adapted.state["method"].tensor("teacher")
     cut = arena.cut(0.5)
     for values in (arena.values, teacher):
         assert torch.equal(values[cut:], adapted.constants["start"][cut:])
@@ -332,7 +332,7 @@ def test_vida_steps_as_written_out_by_hand_with_two_groups(factory):
     optimizer = factory(groups)
     sides, scales = set(), (1.0, 1.0)
     for images in IMAGES[:3].double():
-        generator = torch.Generator().manual_seed(adapted._states["method"]["draw"])
+        generator = torch.Generator().manual_seed(adapted.state["method"]["draw"])
         with torch.no_grad():
             allot(teacher, *scales)
             views = torch.stack([teacher(noisy(images, generator)) for _ in range(10)])
@@ -342,7 +342,7 @@ def test_vida_steps_as_written_out_by_hand_with_two_groups(factory):
             allot(teacher, *scales)
             answer = teacher(images)
         torch.testing.assert_close(adapted(images), answer)
-        state = adapted._states["method"]
+        state = adapted.state["method"]
         assert (state["low"], state["high"]) == pytest.approx(scales)
         allot(student, *scales)
         optimizer.zero_grad()
@@ -380,7 +380,7 @@ def test_the_wide_adapters_are_scaled_unless_the_published_defect_is_asked_for(t
         for fixed in (True, False)
     )
     fixed(IMAGES[0]), published(IMAGES[0])
-    one, two = fixed._states["method"], published._states["method"]
+    one, two = fixed.state["method"], published.state["method"]
     assert one["low"] == two["low"] != 1.0
     assert one["low"] - 1 == pytest.approx(1 - one["high"])
     assert (one["high"] > 1) == (threshold == 0.0)
@@ -422,7 +422,7 @@ def test_vida_with_certain_return_stays_at_its_start_and_its_resets_reach_everyt
     halved = adapter(methods.ViDA(**QUIET, teacher_momentum=0.5), reset=Half())
     for images in IMAGES[:2]:
         halved(images)
-    arena, state = halved.network.arena, halved._states["method"]
+    arena, state = halved.network.arena, halved.state["method"]
     cut = arena.cut(0.5)
     for values in (arena.values, state.tensor("teacher")):
         assert torch.equal(values[cut:], arena.source[cut:])

@@ -16,7 +16,7 @@ from torch import nn
 import tidefast
 from tidefast import corruptions, datasets, methods, models, resets
 from tidefast.core.network import Network
-from tidefast.core.state import State
+from tidefast.core.state import State, StateView
 from tidefast.core.step import Objective
 from tidefast.errors import SnapshotError
 from tidefast.methods.reservoir.clusters import Clusters, clustering_gradient
@@ -50,8 +50,8 @@ def adapter(base="tent", *, norm="batch", optimizer=SGD, reset=None, **settings)
     return tidefast.adapt(network(norm), method, optimizer=optimizer, reset=reset, source=SOURCE, num_classes=10)
 
 
-def state_of(adapted: tidefast.Adapter) -> State:
-    return adapted._states["method"]
+def state_of(adapted: tidefast.Adapter) -> StateView:
+    return adapted.state["method"]
 
 
 def everything(adapted: tidefast.Adapter, path) -> bytes:
@@ -353,7 +353,7 @@ def test_the_own_reset_of_a_base_method_is_kept_apart_for_each_entry():
         adapted(images)
         entry, loss = state_of(adapted)["current"], adapted.last.loss
         averages[entry] = loss if entry not in averages else 0.9 * averages[entry] + 0.1 * loss
-        assert adapted._states["own_reset"]["average"] == pytest.approx(averages[entry])
+        assert adapted.state["own_reset"]["average"] == pytest.approx(averages[entry])
     assert sorted(averages) == [0, 1]
 
 

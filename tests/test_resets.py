@@ -171,7 +171,7 @@ def test_a_reset_clears_the_methods_memory_and_the_optimiser_but_not_the_recover
         if adapter.last.reset_fraction:
             break
     assert adapter.last.reset_fraction
-    states = adapter._states
+    states = adapter.state
     assert states["method"]["memory"] is None
     assert not adapter.optimizer.state
     assert states["reset"]["steps"] == 0
@@ -203,7 +203,7 @@ def test_the_released_semantics_move_roids_anchor_and_leave_the_live_parameters(
         if adapter.last.reset_fraction:
             break
     arena = adapter.network.arena
-    anchor = adapter._states["method"].tensor("anchor")
+    anchor = adapter.state["method"].tensor("anchor")
     cut = arena.cut(adapter.last.reset_fraction, "tensor", "ceil-kept")
     assert torch.equal(anchor[:cut], arena.values[:cut])
     assert torch.equal(anchor[cut:], arena.source[cut:])
@@ -234,7 +234,7 @@ def test_presets():
 def test_without_recovery_no_fisher_is_kept():
     adapter = tidefast.adapt(network(), "tent", reset=resets.ASR(lambda0=0.0))
     adapter(stream(1)[0])
-    assert set(adapter._states["reset"]) == {"threshold", "inconsistency", "steps"}
+    assert set(adapter.state["reset"]) == {"threshold", "inconsistency", "steps"}
 
 
 def test_rdumb_counts_every_batch_also_those_without_a_selected_sample():

@@ -97,13 +97,13 @@ def test_non_finite_logits_and_gradients_change_nothing(method, part, reason):
     chosen = methods.base.registry.get(method)(**settings.get(method, {}))
     adapter = tidefast.adapt(Exploding(part), chosen, reset=resets.ASR(alpha0=0.9))
     adapter(images())
-    before = {name: dict(state) for name, state in adapter._states.items()}
+    before = {name: dict(state) for name, state in adapter.state.items()}
     values = adapter.network.arena.values.clone()
     logits = adapter(images() + 100)
     assert torch.isfinite(logits).all()
     assert adapter.last.skipped == reason
     assert torch.equal(adapter.network.arena.values, values)
-    for name, state in adapter._states.items():
+    for name, state in adapter.state.items():
         for key, value in state.items():
             same = torch.equal(value, before[name][key]) if isinstance(value, Tensor) else value == before[name][key]
             assert same, f"{name}.{key} changed"

@@ -183,20 +183,20 @@ def test_the_warm_up_is_what_it_is_by_hand_and_is_where_resets_return_to(adam):
     adapted = tidefast.adapt(network(), method, source=LOADER, num_classes=10, reset=Half())
     arena, size = adapted.network.arena, len(flat(student))
     CLOSE(arena.values[:size], flat(student))
-    CLOSE(adapted._states["method"].tensor("teacher")[:size], flat(teacher))
+    CLOSE(adapted.state["method"].tensor("teacher")[:size], flat(teacher))
     assert not torch.equal(flat(student), flat(plain()))
     projector = flat(plain_projector())
     assert torch.equal(arena.values[size:], projector)
-    start, teacher_start = arena.values.clone(), adapted._states["method"].tensor("teacher").clone()
+    start, teacher_start = arena.values.clone(), adapted.state["method"].tensor("teacher").clone()
     adapted(IMAGES[0])
     cut = arena.cut(0.5)
     assert 0 < cut < len(arena)
-    for now, before in ((arena.values, start), (adapted._states["method"].tensor("teacher"), teacher_start)):
+    for now, before in ((arena.values, start), (adapted.state["method"].tensor("teacher"), teacher_start)):
         assert torch.equal(now[cut:], before[cut:])
         assert not torch.equal(now[:cut], before[:cut])
     adapted.reset()
     assert torch.equal(arena.values, start)
-    assert torch.equal(adapted._states["method"].tensor("teacher"), teacher_start)
+    assert torch.equal(adapted.state["method"].tensor("teacher"), teacher_start)
 
 
 @pytest.mark.parametrize(
@@ -506,13 +506,13 @@ def test_the_memory_of_dplots_block_optimiser_goes_with_any_reset_and_with_a_sna
     method = methods.DPLOT(warmup_samples=8, training_batches=0)
     adapted = tidefast.adapt(network(), method, source=SOURCE[0], reset=Half())
     adapted(IMAGES[0])
-    state = adapted._states["method"]
+    state = adapted.state["method"]
     assert state.number("block_steps") == 0
     assert not state.tensor("block_mean").any()
     one, two = (tidefast.adapt(network(), method, source=SOURCE[0]) for _ in range(2))
     for images in IMAGES[:2]:
         one(images)
-    assert one._states["method"].number("block_steps") == 2
+    assert one.state["method"].number("block_steps") == 2
     one.save(tmp_path / "state.safetensors")
     two.load(tmp_path / "state.safetensors")
     assert torch.equal(one(IMAGES[2]), two(IMAGES[2]))

@@ -106,7 +106,7 @@ def test_a_selective_reset_takes_the_same_layers_of_student_and_teacher():
     adapted = adapter(methods.CoTTA(teacher_momentum=0.5, restore=0.0, confidence=0.0), reset=Half())
     for images in IMAGES[:3]:
         adapted(images)
-    arena, teacher = adapted.network.arena, adapted._states["method"].tensor("teacher")
+    arena, teacher = adapted.network.arena, adapted.state["method"].tensor("teacher")
     cut = arena.cut(0.5)
     assert 0 < cut < len(arena)
     for values in (arena.values, teacher):

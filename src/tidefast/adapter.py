@@ -14,52 +14,26 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
-import tidefast
-from tidefast.core import optim, snapshot
+from tidefast.core import checkpoint, optim
+from tidefast.core.checkpoint import Origin, Session
+from tidefast.core.finite import all_finite
 from tidefast.core.network import Network
 from tidefast.core.optim import OptimizerFactory
 from tidefast.core.record import Callback, StepRecord
 from tidefast.core.specification import Given
-from tidefast.core.state import State, StateView, Value
+from tidefast.core.state import State, StateView
 from tidefast.core.step import Forward, Step
 from tidefast.core.validation import require_choice, require_count
-from tidefast.errors import NonFiniteError, SnapshotError
+from tidefast.errors import NonFiniteError
 from tidefast.methods.base import Method
 from tidefast.methods.base import registry as methods
-from tidefast.preparation import Source, configured, constants_for
+from tidefast.preparation import SourceInput, configured, constants_for
 from tidefast.resets.base import Reset, Verdict
 from tidefast.resets.base import registry as resets
 from tidefast.resets.never import Never
 
 R = TypeVar("R", Tensor, Tensor | Forward)
-_KIND = "adapter"
 _log = logging.getLogger("tidefast")
-
-
-@dataclasses.dataclass
-class Session:
-    """Everything of an adapter that belongs to one stream, in memory."""
-
-    values: Tensor
-    """Of the adapted parameters."""
-    moments: dict[str, Any]
-    """The optimiser's."""
-    group: dict[str, Any]
-    """The optimiser's settings."""
-    states: dict[str, State]
-    num_classes: int | None
-    step: int
-    seed: int
-    last: StepRecord | None
-    nonfinite: int
-    recent: Tensor | None
-    fresh: int
-
-    def numbers(self) -> int:
-        """How many numbers it holds."""
-        tensors = [self.values, *self.moments.values(), *([] if self.recent is None else [self.recent])]
-        tensors += [value for state in self.states.values() for value in state.values()]
-        return sum(tensor.numel() for tensor in tensors if isinstance(tensor, Tensor))
 
 
 class Adapter:
@@ -98,7 +72,7 @@ class Adapter:
         objective: str | None = None,
         optimizer: Given | OptimizerFactory | None = None,
         num_classes: int | None = None,
-        source: Source | None = None,
+        source: SourceInput | None = None,
         seed: int = 0,
         window: int = 16,
         nonfinite_limit: int = 10,
@@ -180,17 +154,7 @@ class Adapter:
 
     def numbers_held(self) -> int:
         """How many numbers live in memory for this adapter, the shared frozen weights included."""
-        network, arena = self.network, self.network.arena
-        tensors = [*network.module.parameters(), *network.module.buffers(), *network.statistics.source_buffers()]
-        tensors += [
-            arena.values,
-            arena.gradients,
-            arena.source,
-            *self.constants.values(),
-            *optim.flatten(self.optimizer)[0].values(),
-        ]
-        tensors += [value for state in self._states.values() for value in state.values() if isinstance(value, Tensor)]
-        tensors += [] if self._recent is None else [self._recent]
+        tensors = [*self.network.tensors(), *self._session().tensors()]
         storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() // t.element_size() for t in tensors}
         return sum(storages.values())
 
@@ -200,7 +164,7 @@ class Adapter:
         """Predict, then adapt: the logits [batch, classes] of before this step's update."""
         started = time.perf_counter()
         with torch.inference_mode(False), torch.enable_grad():
-            images = self._admit(images)
+            images = self.network.admit(images)
             self.step += 1
             try:
                 logits, record = self._take(images)
@@ -215,7 +179,7 @@ class Adapter:
         return logits
 
     def _take(self, images: Tensor) -> tuple[Tensor, StepRecord]:
-        if not _all_finite(images):
+        if not all_finite(images):
             return self._refuse("non-finite images", images)
         if len(images) == 1 and (len(self.network.arena) or self.network.statistics.needs_batch):
             return self._single(images)
@@ -224,7 +188,7 @@ class Adapter:
     def predict(self, images: Tensor) -> Tensor:
         """Predict only: logits [batch, classes]; nothing changes, not even a counter."""
         with torch.inference_mode(False), torch.no_grad():
-            images = self._admit(images)
+            images = self.network.admit(images)
             return self._answer(images)
 
     def _adapt(self, images: Tensor) -> tuple[Tensor, StepRecord]:
@@ -235,7 +199,7 @@ class Adapter:
             }
             forward = Forward.of(self._run(self.method.forward, images))
         logits = forward.logits
-        if not _all_finite(logits):
+        if not all_finite(logits):
             return self._refuse("non-finite logits", images)
         if self._num_classes is None:
             self._bind(logits.shape[1])
@@ -254,9 +218,9 @@ class Adapter:
         arena.zero_gradients()
         objective = step.objective = self.method.gradient(step, self._states["method"])
         loss = None if objective.loss is None else float(objective.loss.detach())
-        if not _all_finite(arena.gradients) or (loss is not None and not math.isfinite(loss)):
+        if not all_finite(arena.gradients) or (loss is not None and not math.isfinite(loss)):
             return self._refuse("non-finite loss or gradient", images)
-        if objective.answer is not None and not _all_finite(objective.answer):
+        if objective.answer is not None and not all_finite(objective.answer):
             return self._refuse("non-finite answer", images)
         self._states["method"].update(objective.updates)
         for name, policy in self._policies.items():
@@ -343,13 +307,13 @@ class Adapter:
     def _answer(self, images: Tensor) -> Tensor:
         """Finite logits for any images, from the state as it is; unusable pixels count as 0, and a row that stays
         unusable gets equal logits."""
-        if not _all_finite(images):
+        if not all_finite(images):
             images = torch.where(torch.isfinite(images), images, 0.0)
         if len(images) == 1 and self._recent is not None and self.network.statistics.needs_batch:
             logits = self._predict(torch.cat([self._recent, images])[-self.window :])[-1:]
         else:
             logits = self._predict(images)
-        return logits if _all_finite(logits) else torch.where(torch.isfinite(logits).all(1, keepdim=True), logits, 0.0)
+        return logits if all_finite(logits) else torch.where(torch.isfinite(logits).all(1, keepdim=True), logits, 0.0)
 
     def _method_state(self, images: Tensor) -> State:
         """The method's state; before the number of classes is known, that of a method that has seen nothing."""
@@ -362,21 +326,9 @@ class Adapter:
         return self.method.output(self._run(self.method.predict, images))
 
     def _run(self, hook: Callable[[Network, Tensor, State], R], images: Tensor) -> R:
-        """What `Method.forward` or `Method.predict` gives. One image alone has no batch statistics: it gets the
-        source's."""
-        statistics = self.network.statistics
-        lone = len(images) == 1 and statistics.needs_batch
-        try:
-            with statistics.of_source() if lone else contextlib.nullcontext():
-                result = hook(self.network, images, self._method_state(images))
-        except (RuntimeError, ValueError, IndexError) as error:
-            rank = self.network.image_rank
-            if rank is None or images.dim() == rank:
-                raise
-            raise ValueError(
-                f"the model failed on images of shape {tuple(images.shape)}, and its convolutions take batches with "
-                f"{rank} dimensions; a single image becomes a batch with images[None]"
-            ) from error
+        """What `Method.forward` or `Method.predict` gives."""
+        with self.network.taking(images):
+            result = hook(self.network, images, self._method_state(images))
         logits = Forward.of(result).logits
         if len(logits) != len(images):
             raise ValueError(f"the model returned {len(logits)} rows of logits for {len(images)} images")
@@ -385,47 +337,41 @@ class Adapter:
             raise ValueError(f"the model returned {logits.shape[1]} classes, but num_classes is {expected}")
         return result
 
-    def _admit(self, images: Tensor) -> Tensor:
-        """Check a batch, and bring it into the network's type."""
-        if not isinstance(images, Tensor):
-            raise TypeError(f"images must be a torch.Tensor, got {type(images).__name__}")
-        if not images.is_floating_point():
-            raise TypeError(
-                f"images must be floats as the model expects them, got {images.dtype}: convert first, for example "
-                "images.float() / 255"
-            )
-        if images.dim() < 2:
-            raise ValueError(f"images must be a batch with at least 2 dimensions, got shape {tuple(images.shape)}")
-        if images.numel() == 0:
-            raise ValueError(f"the batch is empty: shape {tuple(images.shape)}")
-        if images.device != self.network.device:
-            raise ValueError(f"images are on {images.device}, the model is on {self.network.device}: move one of them")
-        if images.dtype != self.network.dtype and not torch.is_autocast_enabled(images.device.type):
-            images = images.to(self.network.dtype)
-        return images.clone() if images.is_inference() else images.detach()
+    # -- resetting, saving, loading, changing streams --------------------------------------------------------
 
-    # -- one adapter, several streams -------------------------------------------------------------------------
+    def reset(self) -> None:
+        """Back to the source model, bit for bit, as if nothing had been seen."""
+        self.network.arena.restore()
+        self.network.arena.zero_gradients()
+        self.optimizer.state.clear()
+        self.optimizer.param_groups[0].update(self._initial_group)
+        self._start()
+
+    def save(self, path: str | os.PathLike[str], *, durable: bool = True) -> None:
+        """Write everything that `load` needs to continue bit for bit; the file is replaced whole or not at all.
+
+        `durable=False` does not wait for the disk: a power failure may lose the file, a killed process does not.
+        """
+        checkpoint.write(path, self._session(), self._belongings(), durable=durable)
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Continue from a file that `save` wrote. It is checked whole first: on an error nothing has changed."""
+        origin = Origin(
+            self._belongings(), self.network.arena.parameter, self._initial_group, self._num_classes, self._declare
+        )
+        session = checkpoint.read(path, origin)
+        self.reset()
+        if session.num_classes is None:  # saved before the first batch told
+            session.num_classes, session.states = self._num_classes, self._states
+        self.enter(session)
 
     def leave(self) -> Session:
         """Take everything out that belongs to the stream seen so far; the adapter is then as new.
 
         `enter` puts it back, into this adapter or one made alike, and goes on bit for bit; see `tidefast.Fleet`.
         """
-        group = {k: v for k, v in self.optimizer.param_groups[0].items() if k != "params"}
-        moments = dict(self.optimizer.state.get(self.network.arena.parameter, {}))
-        session = Session(
-            self.network.arena.values.clone(),
-            moments,
-            group,
-            self._states,
-            self._num_classes,
-            self.step,
-            self.seed,
-            self.last,
-            self._nonfinite,
-            self._recent,
-            self._fresh,
-        )
+        session = self._session()
+        session.values = session.values.clone()
         self.reset()
         return session
 
@@ -441,98 +387,25 @@ class Adapter:
         self.step, self.seed, self.last = session.step, session.seed, session.last
         self._nonfinite, self._recent, self._fresh = session.nonfinite, session.recent, session.fresh
 
-    # -- resetting, saving, loading ---------------------------------------------------------------------------
+    def _session(self) -> Session:
+        """What belongs to the stream, as it stands: the adapter's own tensors."""
+        return Session(
+            values=self.network.arena.values,
+            moments=dict(self.optimizer.state.get(self.network.arena.parameter, {})),
+            group={k: v for k, v in self.optimizer.param_groups[0].items() if k != "params"},
+            states=self._states,
+            num_classes=self._num_classes,
+            step=self.step,
+            seed=self.seed,
+            last=self.last,
+            nonfinite=self._nonfinite,
+            recent=self._recent,
+            fresh=self._fresh,
+        )
 
-    def reset(self) -> None:
-        """Back to the source model, bit for bit, as if nothing had been seen."""
-        self.network.arena.restore()
-        self.network.arena.zero_gradients()
-        self.optimizer.state.clear()
-        self.optimizer.param_groups[0].update(self._initial_group)
-        self._start()
-
-    def save(self, path: str | os.PathLike[str], *, durable: bool = True) -> None:
-        """Write everything that `load` needs to continue bit for bit; the file is replaced whole or not at all.
-
-        `durable=False` does not wait for the disk: a power failure may lose the file, a killed process does not.
-        """
-        tensors = {"arena": self.network.arena.values}
-        numbers: dict[str, dict[str, Value]] = {}
-        for owner, state in self._states.items():
-            numbers[owner] = {name: value for name, value in state.items() if not isinstance(value, Tensor)}
-            tensors.update({f"{owner}.{name}": v for name, v in state.items() if isinstance(v, Tensor)})
-        moments, settings = optim.flatten(self.optimizer)
-        tensors.update({f"optimizer.{name}": value for name, value in moments.items()})
-        if self._recent is not None:
-            tensors["recent"] = self._recent
-        content = {
-            "belongs": self._belongs(),
-            "tidefast": tidefast.__version__,
-            "num_classes": self._num_classes,
-            "step": self.step,
-            "seed": self.seed,
-            "fresh": self._fresh,
-            "nonfinite": self._nonfinite,
-            "optimizer": settings,
-            "state": numbers,
-        }
-        snapshot.write(path, _KIND, tensors, content, durable=durable)
-
-    def load(self, path: str | os.PathLike[str]) -> None:
-        """Continue from a file that `save` wrote. It is checked whole first: on an error nothing has changed."""
-        tensors, content = snapshot.read(path, _KIND)
-        try:
-            for what, ours in self._belongs().items():
-                if content["belongs"].get(what) != ours:
-                    raise SnapshotError(_foreign(path, what, content["belongs"].get(what), ours))
-            num_classes = content["num_classes"]
-            if None not in (num_classes, self._num_classes) and num_classes != self._num_classes:
-                raise SnapshotError(f"{path} is for {num_classes} classes, this adapter for {self._num_classes}")
-            moved = {name: tensor.to(self.network.arena.values.device) for name, tensor in tensors.items()}
-            arena = moved.pop("arena")
-            recent = moved.pop("recent", None)
-            moments = {n.removeprefix("optimizer."): moved.pop(n) for n in list(moved) if n.startswith("optimizer.")}
-            states = {} if num_classes is None else self._declare(num_classes)
-            values: dict[str, dict[str, Value]] = {owner: dict(content["state"][owner]) for owner in states}
-            for name, tensor in moved.items():
-                owner, _, leaf = name.partition(".")
-                values[owner][leaf] = tensor
-            problem = _shape_problem(arena, self.network.arena.values) or optim.misfit(
-                self.network.arena.parameter, moments
-            )
-            for owner, state in states.items():
-                for name in [*state, *(values[owner].keys() - state.keys())]:
-                    wrong = state.misfit(name, values[owner].get(name))
-                    problem = problem or (wrong and f"{owner}.{name} {wrong}")
-            if problem:
-                raise SnapshotError(f"{path} does not fit this adapter: {problem}")
-            counters = [int(content[name]) for name in ("step", "seed", "fresh", "nonfinite")]
-            settings = dict(content["optimizer"])
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            if isinstance(error, SnapshotError):
-                raise
-            raise SnapshotError(f"{path} is malformed: {error!r}") from error
-        self.reset()
-        for owner, state in states.items():
-            state.update(values[owner])
-        self._states = states or self._states
-        self._num_classes = num_classes if num_classes is not None else self._num_classes
-        self.step, self.seed, self._fresh, self._nonfinite = counters
-        self._recent = recent
-        self.network.arena.assign(arena)
-        optim.restore(self.optimizer, moments, settings)
-
-    def _belongs(self) -> dict[str, Any]:
-        """What a snapshot of this adapter must match to be loaded."""
-        return {
-            "network": self.network.fingerprint,
-            "parameters": [span.name for span in self.network.arena.tensors],
-            "method": _describe(self.method),
-            "reset": _describe(self.policy),
-            "optimizer": type(self.optimizer).__name__,
-            "window": self.window,
-            "constants": snapshot.digest_of(self.constants),
-        }
+    def _belongings(self) -> dict[str, Any]:
+        """What a file must match to be loaded here."""
+        return checkpoint.belongings(self.network, self.method, self.policy, self.optimizer, self.window)
 
 
 def _with_objective(method: Method, objective: str) -> Method:
@@ -545,50 +418,3 @@ def _with_objective(method: Method, objective: str) -> Method:
         )
     changes: dict[str, Any] = {"objective": objective}
     return dataclasses.replace(method, **changes)
-
-
-def _all_finite(values: Tensor) -> bool:
-    """Whether all values are finite; a finite sum proves it in one cheap pass."""
-    values = values.detach()
-    return math.isfinite(values.sum().item()) or bool(torch.isfinite(values).all())
-
-
-def _describe(configured: Any) -> dict[str, Any]:
-    """Name and hyperparameters as JSON values; a callable by its name."""
-    values: dict[str, Any] = {}
-    for item in dataclasses.fields(configured):
-        value = getattr(configured, item.name)
-        if dataclasses.is_dataclass(value) and hasattr(value, "name"):  # a base method, a part of a policy
-            values[item.name] = _describe(value)
-        else:
-            plain = isinstance(value, (int, float, str, bool, type(None)))
-            values[item.name] = value if plain else list(value) if isinstance(value, tuple) else _name_of(value)
-    return {"name": configured.name or _name_of(type(configured)), "hyperparameters": values}
-
-
-def _name_of(value: Any) -> str:
-    named = value if hasattr(value, "__qualname__") else type(value)
-    return f"{named.__module__}.{named.__qualname__}"
-
-
-def _shape_problem(found: Tensor, expected: Tensor) -> str | None:
-    if found.shape != expected.shape or found.dtype != expected.dtype:
-        return (
-            f"its parameters are {found.dtype} {tuple(found.shape)}, expected {expected.dtype} {tuple(expected.shape)}"
-        )
-    return None if _all_finite(found) else "its parameters are not finite"
-
-
-def _foreign(path: object, what: str, found: Any, ours: Any) -> str:
-    """Which part of a snapshot belongs to something else."""
-    if what == "network":
-        return f"{path} belongs to another network (or to other weights of this one)"
-    if isinstance(found, dict) and isinstance(ours, dict) and found.get("name") == ours["name"]:
-        theirs = found.get("hyperparameters", {})
-        differing = [
-            f"{k}={theirs.get(k)!r} (here {v!r})" for k, v in ours["hyperparameters"].items() if theirs.get(k) != v
-        ]
-        return f"{path} was saved with other settings of {what} {ours['name']!r}: {', '.join(differing)}"
-    if isinstance(ours, dict):
-        found, ours = (found or {}).get("name"), ours["name"]
-    return f"{path} was saved with {what} {found!r}, this adapter has {ours!r}"

@@ -48,7 +48,7 @@ class Preparation:
         return cls(content["made_for"], content["network"], tensors)
 
 
-Source: TypeAlias = Iterable[Any] | Tensor | Preparation | str | os.PathLike[str]
+SourceInput: TypeAlias = Iterable[Any] | Tensor | Preparation | str | os.PathLike[str]
 """Batches of source images (a loader, with or without labels), tensors of them, or a saved preparation."""
 
 
@@ -102,7 +102,7 @@ def needing(method: Method, policy: Reset) -> dict[str, Method | Reset]:
     return {place: part for place, part in parts.items() if part.needs_source is not None}
 
 
-def constants_for(network: Network, method: Method, policy: Reset, source: Source | None) -> Preparation:
+def constants_for(network: Network, method: Method, policy: Reset, source: SourceInput | None) -> Preparation:
     """The constants of the method and the policy: computed from a loader, or read and checked."""
     parts = needing(method, policy)
     if not parts:

@@ -17,6 +17,7 @@ from tidefast import methods, resets
 from tidefast.adapter import Adapter
 from tidefast.core import losses
 from tidefast.core.network import Network
+from tidefast.core.state import State
 from tidefast.core.step import Step
 from tidefast.methods.base import Method
 from tidefast.models.vit import SmallViT
@@ -208,7 +209,9 @@ def _caller(adapter: Adapter, images: Tensor) -> Callable[[], Tensor]:
 def _bookkeeping(adapter: Adapter, images: Tensor, rounds: int) -> float:
     """Seconds of everything ASR does in a step except the source model's forward pass."""
     logits = adapter.predict(images)
-    state, arena, seconds = adapter._states["reset"], adapter.network.arena, []
+    arena, seconds = adapter.network.arena, []
+    state = State(adapter.policy.fields(adapter.network, logits.shape[1]))
+    state.update(adapter.state["reset"])
     for number in range(rounds):
         step = Step(number, images, logits, adapter.network, {}, seed=0, _source_logits={False: logits})
         started = time.perf_counter()

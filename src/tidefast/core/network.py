@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from typing import Any, cast
 
@@ -55,6 +56,48 @@ class Network:
             tensor.dim() == 4 and not tensor.is_contiguous() and tensor.is_contiguous(memory_format=torch.channels_last)
             for tensor in self._all_tensors.values()
         )
+
+    def admit(self, images: Tensor) -> Tensor:
+        """Check a caller's batch, and bring it into the network's type."""
+        if not isinstance(images, Tensor):
+            raise TypeError(f"images must be a torch.Tensor, got {type(images).__name__}")
+        if not images.is_floating_point():
+            raise TypeError(
+                f"images must be floats as the model expects them, got {images.dtype}: convert first, for example "
+                "images.float() / 255"
+            )
+        if images.dim() < 2:
+            raise ValueError(f"images must be a batch with at least 2 dimensions, got shape {tuple(images.shape)}")
+        if images.numel() == 0:
+            raise ValueError(f"the batch is empty: shape {tuple(images.shape)}")
+        if images.device != self.device:
+            raise ValueError(f"images are on {images.device}, the model is on {self.device}: move one of them")
+        if images.dtype != self.dtype and not torch.is_autocast_enabled(images.device.type):
+            images = images.to(self.dtype)
+        return images.clone() if images.is_inference() else images.detach()
+
+    @contextmanager
+    def taking(self, images: Tensor) -> Iterator[None]:
+        """Around a pass on `images`: one alone has no batch statistics and gets the source's, and an error is explained
+        where they have another number of dimensions than the network's layers take."""
+        lone = len(images) == 1 and self.statistics.needs_batch
+        try:
+            with self.statistics.of_source() if lone else nullcontext():
+                yield
+        except (RuntimeError, ValueError, IndexError) as error:
+            rank = self.image_rank
+            if rank is None or images.dim() == rank:
+                raise
+            raise ValueError(
+                f"the model failed on images of shape {tuple(images.shape)}, and its convolutions take batches with "
+                f"{rank} dimensions; a single image becomes a batch with images[None]"
+            ) from error
+
+    def tensors(self) -> list[Tensor]:
+        """All that it holds, the caller's frozen ones included."""
+        arena, module = self.arena, self.module
+        held = [*module.parameters(), *module.buffers(), *self.statistics.source_buffers(), *self.constants.values()]
+        return [*held, arena.values, arena.gradients, arena.source]
 
     @torch.no_grad()
     def source_logits(self, images: Tensor, *, running_statistics: bool = False) -> Tensor:

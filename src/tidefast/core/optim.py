@@ -58,14 +58,29 @@ def factory(given: Given | OptimizerFactory) -> OptimizerFactory:
 def flatten(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The state of an optimiser over one parameter: its tensors by name, and everything else as JSON values."""
     saved = optimizer.state_dict()
-    tensors: dict[str, Tensor] = {}
-    numbers: dict[str, Any] = {}
-    for key, value in saved["state"].get(0, {}).items():
-        (tensors if isinstance(value, Tensor) else numbers)[f"state.{key}"] = value
-    for key, value in saved["param_groups"][0].items():
-        if key != "params":
-            (tensors if isinstance(value, Tensor) else numbers)[f"group.{key}"] = value
-    return tensors, numbers
+    return named(saved["state"].get(0, {}), {k: v for k, v in saved["param_groups"][0].items() if k != "params"})
+
+
+def named(moments: Mapping[str, Any], group: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Moments and settings of an optimiser: tensors by name, and everything else as JSON values.
+
+    >>> named({"step": 3}, {"lr": 0.1})
+    ({}, {'state.step': 3, 'group.lr': 0.1})
+    """
+    values = {**{f"state.{key}": v for key, v in moments.items()}, **{f"group.{key}": v for key, v in group.items()}}
+    tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
+    return tensors, {name: value for name, value in values.items() if name not in tensors}
+
+
+def unnamed(
+    tensors: Mapping[str, Tensor], numbers: Mapping[str, Any], initial: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Inverse of `named`, for an optimiser whose settings are called, and were initially, as in `initial`."""
+    values = {**numbers, **tensors}
+    moments = {key.removeprefix("state."): value for key, value in values.items() if key.startswith("state.")}
+    group = {key: values.get(f"group.{key}", old) for key, old in initial.items()}
+    # JSON has no tuples
+    return moments, {key: tuple(v) if isinstance(initial[key], tuple) else v for key, v in group.items()}
 
 
 def misfit(parameter: nn.Parameter, tensors: Mapping[str, Tensor]) -> str | None:
@@ -80,11 +95,5 @@ def misfit(parameter: nn.Parameter, tensors: Mapping[str, Tensor]) -> str | None
 
 def restore(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
     """Inverse of `flatten`."""
-    values = {**numbers, **tensors}
-    state = {key.removeprefix("state."): value for key, value in values.items() if key.startswith("state.")}
-    saved = optimizer.state_dict()
-    group = saved["param_groups"][0]
-    for key, old in group.items():
-        new = values.get(f"group.{key}", old)
-        group[key] = tuple(new) if isinstance(old, tuple) else new  # JSON has no tuples
-    optimizer.load_state_dict({"state": {0: state} if state else {}, "param_groups": [group]})
+    moments, group = unnamed(tensors, numbers, optimizer.state_dict()["param_groups"][0])
+    optimizer.load_state_dict({"state": {0: moments} if moments else {}, "param_groups": [group]})

@@ -12,6 +12,7 @@ from torch import Tensor
 
 Value: TypeAlias = Tensor | float | int | bool | str | None
 Lifetime: TypeAlias = Literal["episode", "stream"]
+Shape: TypeAlias = tuple[int | range | EllipsisType, ...]
 
 
 @dataclass(frozen=True)
@@ -20,8 +21,9 @@ class Field:
 
     `initial` makes the starting value. A reset that a policy decides on restores the fields of lifetime
     "episode"; fields of lifetime "stream" last until `Adapter.reset`. A `layered` field is laid out like
-    the arena, so a selective reset restores only its deepest part. `shape` is that of the tensor a
-    field may hold that starts as None; one that ends with `...` leaves the rest open, as (64, ...) does for 64 images.
+    the arena, so a selective reset restores only its deepest part. `shape` is that of the tensors a field may hold;
+    left out, that of the tensor it starts as. A range stands for the lengths it may grow to, as in (range(101), 64) for
+    up to 100 rows, and `...` at the end leaves the rest open, as in (64, ...) for 64 images.
     The `anchor`, if a method has one, holds what it draws the adapted parameters to, laid out like them: a reset with
     `Verdict.target` "anchor" moves it and leaves the parameters.
 
@@ -36,8 +38,13 @@ class Field:
     initial: Callable[[], Value]
     lifetime: Lifetime = "episode"
     layered: bool = False
-    shape: tuple[int | EllipsisType, ...] | None = None
+    shape: Shape | None = None
     anchor: bool = False
+
+    @property
+    def grows(self) -> bool:
+        """Whether it may hold tensors of several sizes, all of them bounded."""
+        return self.shape is not None and ... not in self.shape and any(isinstance(n, range) for n in self.shape)
 
 
 class StateView(Mapping[str, Value]):
@@ -77,6 +84,30 @@ class StateView(Mapping[str, Value]):
         assert isinstance(value, (int, float)), f"state {name!r} holds {type(value).__name__}, not a number"
         return value
 
+    def misfit(self, name: str, value: Value) -> str | None:
+        """Why `value` cannot be the value of field `name`; None when it can."""
+        if name not in self.fields:
+            return "is not part of this state"
+        field, example = self.fields[name], self.fields[name].initial()
+        if isinstance(value, Tensor):
+            shape = tuple(example.shape) if field.shape is None and isinstance(example, Tensor) else field.shape
+            if shape is None:
+                return "is a tensor where a number is expected"
+            if not _fits(value, shape):
+                return f"has shape {tuple(value.shape)}, expected {shape}"
+            if isinstance(example, Tensor) and value.dtype != example.dtype:
+                return f"has type {value.dtype}, expected {example.dtype}"
+            if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+                return "is not finite"
+            return None
+        if isinstance(example, Tensor):
+            return "is missing"
+        if value is None:
+            return None if example is None else "is missing"
+        if example is not None and type(value) is not type(example):
+            return f"is {value!r}, expected a {type(example).__name__}"
+        return None
+
 
 class State(StateView):
     """The current values of a set of fields. Assigning to an undeclared name is an error."""
@@ -84,6 +115,13 @@ class State(StateView):
     def __init__(self, fields: Iterable[Field] = ()) -> None:
         self.fields = {field.name: field for field in fields}
         self._values = {name: field.initial() for name, field in self.fields.items()}
+        for name, field in self.fields.items():
+            value = self._values[name]
+            if field.shape is not None and isinstance(value, Tensor) and not _fits(value, field.shape):
+                raise ValueError(
+                    f"state {name!r} starts as a tensor of shape {tuple(value.shape)}, and declares {field.shape}: "
+                    "give one that fits, or declare the lengths it may have as a range"
+                )
 
     def __setitem__(self, name: str, value: Value) -> None:
         if name not in self._values:
@@ -108,32 +146,11 @@ class State(StateView):
                 fresh[:cut] = old[:cut]
             self._values[name] = fresh
 
-    def misfit(self, name: str, value: Value) -> str | None:
-        """Why `value` cannot be the value of field `name`; None when it can."""
-        if name not in self.fields:
-            return "is not part of this state"
-        field, example = self.fields[name], self.fields[name].initial()
-        if isinstance(value, Tensor):
-            shape = tuple(example.shape) if isinstance(example, Tensor) else field.shape
-            if shape is None:
-                return "is a tensor where a number is expected"
-            if not _fits(tuple(value.shape), shape):
-                return f"has shape {tuple(value.shape)}, expected {shape}"
-            if isinstance(example, Tensor) and value.dtype != example.dtype:
-                return f"has type {value.dtype}, expected {example.dtype}"
-            if value.is_floating_point() and not bool(torch.isfinite(value).all()):
-                return "is not finite"
-            return None
-        if isinstance(example, Tensor):
-            return "is missing"
-        if value is None:
-            return None if example is None else "is missing"
-        if example is not None and type(value) is not type(example):
-            return f"is {value!r}, expected a {type(example).__name__}"
-        return None
 
-
-def _fits(found: tuple[int, ...], expected: tuple[int | EllipsisType, ...]) -> bool:
-    if expected and expected[-1] is ...:
-        return found[: len(expected) - 1] == expected[:-1]
-    return found == expected
+def _fits(value: Tensor, expected: Shape) -> bool:
+    found, lengths = tuple(value.shape), [length for length in expected if length is not ...]
+    if (len(lengths) == len(expected) and len(found) != len(expected)) or len(found) < len(lengths):
+        return False
+    return all(
+        n in length if isinstance(length, range) else n == length for n, length in zip(found, lengths, strict=False)
+    )

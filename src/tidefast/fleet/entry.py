@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from tidefast.adapter import Session
+from tidefast.core.checkpoint import Session
 from tidefast.core.record import StepRecord
 from tidefast.core.state import State
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from tidefast.adapter import Adapter, Session
+from tidefast.adapter import Adapter
+from tidefast.core.checkpoint import Session
 
 
 class Scribe:

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tidefast.adapter import Session
 from tidefast.core import snapshot
+from tidefast.core.checkpoint import Session
 from tidefast.errors import SnapshotError
 from tidefast.fleet.entry import StreamEntry
 from tidefast.fleet.manifest import file_name, flush, link, write_manifest

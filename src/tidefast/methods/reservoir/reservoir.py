@@ -229,9 +229,7 @@ class Reservoir(Method):
         """The step as the base method sees it: with the logits of the live entry, attached to the graph."""
         if route.weights is None:
             return dataclasses.replace(step, for_loss=None)
-        statistics = step.network.statistics
-        lone = len(step.images) == 1 and statistics.needs_batch
-        with statistics.of_source() if lone else contextlib.nullcontext():
+        with step.network.taking(step.images):
             return dataclasses.replace(step, logits=step.network(step.images), for_loss=None)
 
     def _exchange(

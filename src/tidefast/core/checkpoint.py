@@ -1,0 +1,190 @@
+"""What belongs to one stream, as it is taken out of an adapter, written to a file, and read back."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import tidefast
+from tidefast.core import optim, snapshot
+from tidefast.core.finite import all_finite
+from tidefast.core.network import Network
+from tidefast.core.record import StepRecord
+from tidefast.core.state import State, Value
+from tidefast.errors import SnapshotError
+
+_KIND = "adapter"
+
+
+@dataclass
+class Session:
+    """Everything of an adapter that belongs to one stream, in memory."""
+
+    values: Tensor
+    """Of the adapted parameters."""
+    moments: dict[str, Any]
+    """The optimiser's."""
+    group: dict[str, Any]
+    """The optimiser's settings."""
+    states: dict[str, State]
+    num_classes: int | None
+    step: int
+    seed: int
+    last: StepRecord | None
+    nonfinite: int
+    recent: Tensor | None
+    fresh: int
+
+    def tensors(self) -> list[Tensor]:
+        """Those that it holds."""
+        states = [value for state in self.states.values() for value in state.values()]
+        values = [self.values, *self.moments.values(), *self.group.values(), *states, self.recent]
+        return [value for value in values if isinstance(value, Tensor)]
+
+    def numbers(self) -> int:
+        """How many numbers it holds."""
+        return sum(tensor.numel() for tensor in self.tensors())
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a session must come from to go on in an adapter."""
+
+    belongs: Mapping[str, Any]
+    """Network, method, policy and the rest by what tells them from others; see `belongings`."""
+    parameter: nn.Parameter
+    """The adapted parameters."""
+    group: Mapping[str, Any]
+    """The optimiser's settings at the start."""
+    num_classes: int | None
+    declare: Callable[[int], dict[str, State]]
+    """The state of a stream that begins, for a number of classes."""
+
+
+def belongings(
+    network: Network, method: Any, policy: Any, optimizer: torch.optim.Optimizer, window: int
+) -> dict[str, Any]:
+    """What a file must match to be loaded, as JSON values."""
+    return {
+        "network": network.fingerprint,
+        "parameters": [span.name for span in network.arena.tensors],
+        "method": _describe(method),
+        "reset": _describe(policy),
+        "optimizer": type(optimizer).__name__,
+        "window": window,
+        "constants": snapshot.digest_of(network.constants),
+    }
+
+
+def write(path: str | os.PathLike[str], session: Session, belongs: Mapping[str, Any], *, durable: bool = True) -> None:
+    """Write a session; the file is replaced whole or not at all."""
+    tensors = {"arena": session.values}
+    numbers: dict[str, dict[str, Value]] = {}
+    for owner, state in session.states.items():
+        numbers[owner] = {name: value for name, value in state.items() if not isinstance(value, Tensor)}
+        tensors.update({f"{owner}.{name}": v for name, v in state.items() if isinstance(v, Tensor)})
+    moments, settings = optim.named(session.moments, session.group)
+    tensors.update({f"optimizer.{name}": value for name, value in moments.items()})
+    if session.recent is not None:
+        tensors["recent"] = session.recent
+    content = {
+        "belongs": belongs,
+        "tidefast": tidefast.__version__,
+        "num_classes": session.num_classes,
+        "step": session.step,
+        "seed": session.seed,
+        "fresh": session.fresh,
+        "nonfinite": session.nonfinite,
+        "optimizer": settings,
+        "state": numbers,
+    }
+    snapshot.write(path, _KIND, tensors, content, durable=durable)
+
+
+def read(path: str | os.PathLike[str], origin: Origin) -> Session:
+    """A session that `write` wrote, checked whole; whatever is wrong with it is a SnapshotError."""
+    tensors, content = snapshot.read(path, _KIND)
+    try:
+        for what, ours in origin.belongs.items():
+            if content["belongs"].get(what) != ours:
+                raise SnapshotError(_foreign(path, what, content["belongs"].get(what), ours))
+        return _fitted(path, tensors, content, origin)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        if isinstance(error, SnapshotError):
+            raise
+        raise SnapshotError(f"{path} is malformed: {error!r}") from error
+
+
+def _fitted(path: object, tensors: Mapping[str, Tensor], content: Mapping[str, Any], origin: Origin) -> Session:
+    """The session in a file that belongs here."""
+    num_classes = content["num_classes"]
+    if None not in (num_classes, origin.num_classes) and num_classes != origin.num_classes:
+        raise SnapshotError(f"{path} is for {num_classes} classes, this adapter for {origin.num_classes}")
+    moved = {name: tensor.to(origin.parameter.device) for name, tensor in tensors.items()}
+    values = moved.pop("arena")
+    recent = moved.pop("recent", None)
+    moments = {n.removeprefix("optimizer."): moved.pop(n) for n in list(moved) if n.startswith("optimizer.")}
+    states = {} if num_classes is None else origin.declare(num_classes)
+    found: dict[str, dict[str, Value]] = {owner: dict(content["state"][owner]) for owner in states}
+    for name, tensor in moved.items():
+        owner, _, leaf = name.partition(".")
+        found[owner][leaf] = tensor
+    problem = _parameter_problem(values, origin.parameter) or optim.misfit(origin.parameter, moments)
+    for owner, state in states.items():
+        for name in [*state, *(found[owner].keys() - state.keys())]:
+            wrong = state.misfit(name, found[owner].get(name))
+            problem = problem or (wrong and f"{owner}.{name} {wrong}")
+    if problem:
+        raise SnapshotError(f"{path} does not fit this adapter: {problem}")
+    for owner, state in states.items():
+        state.update(found[owner])
+    step, seed, fresh, nonfinite = (int(content[name]) for name in ("step", "seed", "fresh", "nonfinite"))
+    state_of, group = optim.unnamed(moments, dict(content["optimizer"]), origin.group)
+    return Session(values, state_of, group, states, num_classes, step, seed, None, nonfinite, recent, fresh)
+
+
+def _describe(configured: Any) -> dict[str, Any]:
+    """Name and hyperparameters as JSON values; a callable by its name."""
+    values: dict[str, Any] = {}
+    for item in dataclasses.fields(configured):
+        value = getattr(configured, item.name)
+        if dataclasses.is_dataclass(value) and hasattr(value, "name"):  # a base method, a part of a policy
+            values[item.name] = _describe(value)
+        else:
+            plain = isinstance(value, (int, float, str, bool, type(None)))
+            values[item.name] = value if plain else list(value) if isinstance(value, tuple) else _name_of(value)
+    return {"name": configured.name or _name_of(type(configured)), "hyperparameters": values}
+
+
+def _name_of(value: Any) -> str:
+    named = value if hasattr(value, "__qualname__") else type(value)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+def _parameter_problem(found: Tensor, expected: Tensor) -> str | None:
+    if found.shape != expected.shape or found.dtype != expected.dtype:
+        return (
+            f"its parameters are {found.dtype} {tuple(found.shape)}, expected {expected.dtype} {tuple(expected.shape)}"
+        )
+    return None if all_finite(found) else "its parameters are not finite"
+
+
+def _foreign(path: object, what: str, found: Any, ours: Any) -> str:
+    """Which part of a snapshot belongs to something else."""
+    if what == "network":
+        return f"{path} belongs to another network (or to other weights of this one)"
+    if isinstance(found, dict) and isinstance(ours, dict) and found.get("name") == ours["name"]:
+        theirs = found.get("hyperparameters", {})
+        differing = [
+            f"{k}={theirs.get(k)!r} (here {v!r})" for k, v in ours["hyperparameters"].items() if theirs.get(k) != v
+        ]
+        return f"{path} was saved with other settings of {what} {ours['name']!r}: {', '.join(differing)}"
+    if isinstance(ours, dict):
+        found, ours = (found or {}).get("name"), ours["name"]
+    return f"{path} was saved with {what} {found!r}, this adapter has {ours!r}"
