@@ -14,12 +14,12 @@ from tidefast.commands import paper_runs
 from tidefast.paper import published
 from tidefast.paper.analyses import registry
 from tidefast.paper.reproduction import targets
-from tidefast.paper.scale import Full, Mini
+from tidefast.paper.scale import FullScale, MiniScale
 
 RESETS = ("never", "periodic:every=8", "asr")
 
 
-class Tiny(Mini):
+class Tiny(MiniScale):
     """A few batches of everything that is cut by steps."""
 
     steps = 9
@@ -123,7 +123,7 @@ def test_every_analysis_has_a_title_and_a_counterpart_in_the_paper(name):
 
 
 @pytest.mark.parametrize("name", registry.names())
-@pytest.mark.parametrize("setting", [Mini(), Full()], ids=["mini", "full"])
+@pytest.mark.parametrize("setting", [MiniScale(), FullScale()], ids=["mini", "full"])
 def test_every_analysis_knows_what_to_run_at_every_scale(name, setting):
     experiments = registry.get(name)().experiments(setting)
     assert len({one.key for one in experiments}) == len(experiments) >= 2

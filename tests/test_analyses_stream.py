@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tidefast.bench import Experiment, metrics, run
-from tidefast.bench.ledger import Ledger, Row
+from tidefast.bench.ledger import Ledger, LedgerRow
 from tidefast.bench.results import EXPERIMENT, RESULT, Run, load
 from tidefast.paper import domain_order, naming, reset_effects
 from tidefast.paper.analyses import registry, stability
@@ -20,7 +20,7 @@ from tidefast.paper.analyses.dynamics import Dynamic
 from tidefast.paper.analyses.resets import Resets
 from tidefast.paper.analyses.stability import Stability
 from tidefast.paper.figure import marked, strokes
-from tidefast.paper.scale import Mini
+from tidefast.paper.scale import MiniScale
 
 NAMES = ("collapse", "dynamics", "resets", "stability")
 RDUMB = {"name": "periodic", "every": 20}
@@ -48,7 +48,7 @@ def made(
             ("concentration_mean_of_softmax", "concentration_without_1", "concentration_without_10_percent")
         )
         ledger.append(
-            Row(
+            LedgerRow(
                 step=t + 1,
                 images=10,
                 correct=correct,
@@ -89,9 +89,9 @@ def read(path: Path) -> list[dict[str, str]]:
 
 
 def test_names_say_what_differs_and_nothing_else():
-    hard = Mini().experiment(Mini().ccc("hard"), "ETA", "ASR")
-    fast = Mini().experiment(Mini().ccc("hard", speed=320), "ETA", "ASR")
-    small = Mini().experiment(Mini().ccc("hard", batch=4), "ETA", "ASR")
+    hard = MiniScale().experiment(MiniScale().ccc("hard"), "ETA", "ASR")
+    fast = MiniScale().experiment(MiniScale().ccc("hard", speed=320), "ETA", "ASR")
+    small = MiniScale().experiment(MiniScale().ccc("hard", batch=4), "ETA", "ASR")
     assert naming.names([hard]) == ["ETA + ASR"]
     assert len(set(naming.names([hard, fast, small]))) == 3
     assert naming.names([hard, fast]) == ["ETA + ASR", "ETA + ASR, speed 320"]
@@ -215,7 +215,7 @@ def test_stability_is_the_mean_over_streams_in_blocks(tmp_path):
 def test_the_fine_scale_sees_what_blocks_do_not():
     saw = np.tile([0.2, 0.2, 0.2, 0.2, 0.2, 0.8, 0.8, 0.8, 0.8, 0.8], 20)
     flat = np.full(200, 0.5)
-    one, other = (stability.Course(frozenset(), 10, np.full(20, 0.5), fine, 0.0) for fine in (saw, flat))
+    one, other = (stability.AccuracyCurve(frozenset(), 10, np.full(20, 0.5), fine, 0.0) for fine in (saw, flat))
     assert one.fluctuation == pytest.approx(0.3)
     assert other.fluctuation == 0.0
 

@@ -19,7 +19,7 @@ from tidefast.core.specification import Specification
 from tidefast.paper import footprint, parameter_curves
 from tidefast.paper.analyses import registry
 from tidefast.paper.analysis import Finding
-from tidefast.paper.scale import Mini
+from tidefast.paper.scale import MiniScale
 from tidefast.paper.study import StudyError, accuracy, asr_of
 
 STEPS = 60
@@ -91,7 +91,7 @@ def test_variance_says_whether_the_published_bound_holds(runs, tmp_path):
     easy = [
         dataclasses.replace(one, experiment=dataclasses.replace(one.experiment, stream=stream))
         for one in chosen
-        for stream in [Mini().ccc("easy").stream]
+        for stream in [MiniScale().ccc("easy").stream]
     ]
     near = altered(easy[1], tmp_path / "near", accuracy=easy[0].result["accuracy"] + 0.001)
     far = altered(easy[1], tmp_path / "far", accuracy=easy[0].result["accuracy"] - 0.2)
@@ -135,7 +135,7 @@ def test_batch_size_has_a_column_for_each_size_and_marks_shorter_streams(runs):
 
 def test_batch_size_averages_over_streams_where_all_have_a_size(runs):
     elsewhere = [
-        dataclasses.replace(one, experiment=dataclasses.replace(one.experiment, stream=Mini().ccc("hard").stream))
+        dataclasses.replace(one, experiment=dataclasses.replace(one.experiment, stream=MiniScale().ccc("hard").stream))
         for one in runs
         if one.experiment.batch == 8
     ]

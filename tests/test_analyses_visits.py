@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from tidefast.bench import Experiment, Run, find, load, metrics
-from tidefast.bench.ledger import Ledger, Row
+from tidefast.bench.ledger import Ledger, LedgerRow
 from tidefast.bench.runner import run as run_experiment
 from tidefast.core.specification import Specification
 from tidefast.paper import domain_order
 from tidefast.paper.analyses import registry
 from tidefast.paper.naming import lineup
-from tidefast.paper.scale import Full, Mini
+from tidefast.paper.scale import FullScale, MiniScale
 
 OURS = ("groups", "imbalance", "measures", "proximity", "recovery", "schedules")
 Batch = tuple[str, int, int]
@@ -50,7 +50,7 @@ def write(tmp_path: Path) -> Write:
             span = {"domain": domain, "visit": visit, "images": 10, "correct": correct}
             measured = (0.1, -1.0, -1.0, -1.0, -1.0, -1.0, 0.1, 0.9, 0.1)
             counts = list(labels)
-            ledger.append(Row(at + 1, 10, correct, 10, *measured, 0.0, 0, None, counts, counts, [span], 0.01))
+            ledger.append(LedgerRow(at + 1, 10, correct, 10, *measured, 0.0, 0, None, counts, counts, [span], 0.01))
         ledger.flush()
         ledger.finish()
         (folder / "result.json").write_text(json.dumps(metrics.summary(load(folder))))
@@ -76,8 +76,8 @@ def read(path: Path) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("name", OURS)
-@pytest.mark.parametrize("setting", [Mini(), Full()], ids=["mini", "full"])
-def test_each_asks_for_distinct_runs_with_resets_and_without(name: str, setting: Mini | Full):
+@pytest.mark.parametrize("setting", [MiniScale(), FullScale()], ids=["mini", "full"])
+def test_each_asks_for_distinct_runs_with_resets_and_without(name: str, setting: MiniScale | FullScale):
     wanted = registry.get(name)().experiments(setting)
     assert len({one.key for one in wanted}) == len(wanted)
     assert {one.method.title for one in wanted} == {"ETA", "ROID"}

@@ -107,3 +107,24 @@ service.snapshots.close()
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "eata Interval(every=9)"
+
+
+def type_names(path: Path) -> set[str]:
+    """Public classes and aliases of types that a file defines; an alias is written like a class, in CamelCase."""
+    names: set[str] = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Assign) and not isinstance(node.value, ast.Call):
+            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            names.add(node.target.id)
+    return {name for name in names if name[0].isupper() and not name.isupper()}
+
+
+def test_a_type_name_means_one_thing():
+    homes: dict[str, list[str]] = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        for name in type_names(path):
+            homes.setdefault(name, []).append(path.relative_to(ROOT).as_posix())
+    assert {name: files for name, files in homes.items() if len(files) > 1} == {}

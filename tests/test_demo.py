@@ -24,7 +24,7 @@ STEPS, BATCH = 24, 8
 KEYS = ["source", "eta+asr"]
 
 
-def run(out: Path, **changes) -> tuple[demo.Outcome, str]:
+def run(out: Path, **changes) -> tuple[demo.DemoOutcome, str]:
     """The demonstration in this process (its workers are others), and what it printed."""
     console = Console(file=io.StringIO(), width=160)
     options = {"steps": STEPS, "batch": BATCH, "keys": KEYS, **changes}
@@ -34,7 +34,7 @@ def run(out: Path, **changes) -> tuple[demo.Outcome, str]:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory) -> tuple[Path, demo.Outcome, str]:
+def finished(tmp_path_factory) -> tuple[Path, demo.DemoOutcome, str]:
     out = tmp_path_factory.mktemp("demo") / "out"
     return out, *run(out)
 

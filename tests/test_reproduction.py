@@ -22,12 +22,12 @@ from tidefast.paper import published, reproduction, study
 from tidefast.paper.reproduction import catalogue, outcome, settings, targets
 from tidefast.paper.reproduction.catalogue import Clock
 from tidefast.paper.reproduction.claims import CLAIMS, Agreement, Claim, agreement, judge
-from tidefast.paper.reproduction.quantity import Value
+from tidefast.paper.reproduction.quantity import MeasuredValue
 from tidefast.paper.reproduction.rows import lines
-from tidefast.paper.scale import Full, Mini
+from tidefast.paper.scale import FullScale, MiniScale
 
 
-class Tiny(Mini):
+class Tiny(MiniScale):
     """A few batches of everything that is cut by steps."""
 
     steps = 6
@@ -54,7 +54,7 @@ def finished(tmp_path_factory) -> Path:
 @pytest.mark.parametrize("table", published.tables(), ids=lambda table: table.id)
 def test_every_table_is_known_by_number_and_id(table):
     for name in (f"table {table.number}", f"tab:{table.id.replace('-', '_')}"):
-        (target,) = reproduction.chosen([name], Mini())
+        (target,) = reproduction.chosen([name], MiniScale())
         assert target.label == f"table {table.number}"
     assert bool(target.experiments) == (table.number not in settings.NUMBERS)
 
@@ -62,13 +62,13 @@ def test_every_table_is_known_by_number_and_id(table):
 @pytest.mark.parametrize("label", targets.LABELS)
 def test_every_figure_is_known_by_its_label(label):
     for words in ([f"fig:{label}"], ["figure", label], [label]):
-        (target,) = reproduction.chosen(words, Mini())
+        (target,) = reproduction.chosen(words, MiniScale())
         assert label in target.label.partition(" ")[2].split(", ")
     assert bool(target.experiments) == (label != targets.DIAGRAM)
 
 
 def test_all_has_each_table_and_figure_once():
-    labels = [target.label for target in reproduction.everything(Mini())]
+    labels = [target.label for target in reproduction.everything(MiniScale())]
     assert len(labels) == len(set(labels))
     said = " ".join(labels)
     assert all(f"table {number}" in labels for number in range(1, 38))
@@ -77,10 +77,10 @@ def test_all_has_each_table_and_figure_once():
 
 def test_an_unknown_name_is_refused_with_the_nearest():
     with pytest.raises(UnknownNameError, match="did you mean 'collapse'"):
-        reproduction.chosen(["fig:colapse"], Mini())
+        reproduction.chosen(["fig:colapse"], MiniScale())
 
 
-@pytest.mark.parametrize("setting", [Mini(), Full()], ids=lambda setting: setting.name)
+@pytest.mark.parametrize("setting", [MiniScale(), FullScale()], ids=lambda setting: setting.name)
 def test_everything_it_would_run_can_be_assembled(setting):
     parts = {}
     for table in published.tables():
@@ -109,23 +109,23 @@ def test_rows_of_ablations_stand_for_the_policies_they_name():
 
 
 def test_the_base_of_ablations_can_be_chosen():
-    assert {one.method.name for one in reproduction.plan(16, Mini()).experiments} == {"eta"}
-    assert {one.method.name for one in reproduction.plan(16, Full()).experiments} == {"roid"}
-    chosen = reproduction.plan(16, Mini(), base="CMF")
+    assert {one.method.name for one in reproduction.plan(16, MiniScale()).experiments} == {"eta"}
+    assert {one.method.name for one in reproduction.plan(16, FullScale()).experiments} == {"roid"}
+    chosen = reproduction.plan(16, MiniScale(), base="CMF")
     assert {one.method.name for one in chosen.experiments} == {"cmf"}
     assert chosen.lines[0].label.startswith("CMF + ASR")
     assert chosen.lines[0].published["hard"].value == published.table(16).rows[0].cells["hard"].value
 
 
 def test_the_small_scale_leaves_rows_out_unless_asked_and_says_so():
-    few, every = (reproduction.plan(33, Mini(), all_rows=asked) for asked in (False, True))
+    few, every = (reproduction.plan(33, MiniScale(), all_rows=asked) for asked in (False, True))
     assert (len(few.experiments), len(every.experiments)) == (7, 25)
     assert any(note.startswith("Left out") and "RoTTA" in note for note in few.notes)
     assert not any(note.startswith("Left out") for note in every.notes)
 
 
 def test_the_full_scale_averages_the_nine_published_streams():
-    plan = reproduction.plan(1, Full())
+    plan = reproduction.plan(1, FullScale())
     hard = plan.cells["ETA + ASR", "hard"].experiments
     assert {(one.stream.options["speed"], one.seed) for one in hard} == {
         (speed, seed) for speed in (1000, 2000, 5000) for seed in (43, 44, 45)
@@ -134,7 +134,7 @@ def test_the_full_scale_averages_the_nine_published_streams():
 
 
 def test_in_d109_is_run_with_its_classes_alone():
-    (one,) = reproduction.plan(34, Full()).cells["ETA", "mean"].experiments
+    (one,) = reproduction.plan(34, FullScale()).cells["ETA", "mean"].experiments
     assert one.model.options["classes"] == "d109"
 
 
@@ -143,7 +143,7 @@ def test_vit_tiny_is_a_network_of_its_own_at_the_full_scale(timm):
 
     from tidefast.core.specification import imported
 
-    (name,) = {one.model.name for one in reproduction.plan(27, Full()).experiments}
+    (name,) = {one.model.name for one in reproduction.plan(27, FullScale()).experiments}
     network = imported(name)(pretrained=False)
     with torch.no_grad():
         assert network(torch.rand(1, 3, 224, 224)).shape == (1, 1000)
@@ -203,8 +203,8 @@ def test_order_counts_pairs_that_differ_here_and_there():
 
 
 def test_wide_tables_stand_one_above_the_other_and_narrow_ones_side_by_side():
-    narrow, wide = (reproduction.plan(number, Mini()) for number in (5, 22))
-    sheet = outcome.sheet(narrow, {("ROID", "hard"): Value(12.5)})
+    narrow, wide = (reproduction.plan(number, MiniScale()) for number in (5, 22))
+    sheet = outcome.sheet(narrow, {("ROID", "hard"): MeasuredValue(12.5)})
     assert sheet.columns[:2] == ("CCC-Easy: ours", "CCC-Easy: paper")
     assert [cell.text for cell in sheet.rows[0].cells[4:6]] == ["12.50", "11.81"]
     assert sheet.rows[0].cells[0].text == "-"
@@ -300,9 +300,9 @@ def test_at_the_full_scale_missing_files_are_named_before_anything_runs(tmp_path
     assert cli.main(["reproduce", "33", "--full", "--runs", str(tmp_path)]) == 2
     assert "give --imagenet-c" in capsys.readouterr().err
     files = {"in-c": {"root": "x"}}
-    assert catalogue.absent(reproduction.plan(33, Full(files)).experiments) == ["--source"]  # of EATA and others
-    assert catalogue.absent(reproduction.plan(33, Full({**files, "source": {"path": "y"}})).experiments) == []
-    assert catalogue.absent(reproduction.plan(33, Mini()).experiments) == []
+    assert catalogue.absent(reproduction.plan(33, FullScale(files)).experiments) == ["--source"]  # of EATA and others
+    assert catalogue.absent(reproduction.plan(33, FullScale({**files, "source": {"path": "y"}})).experiments) == []
+    assert catalogue.absent(reproduction.plan(33, MiniScale()).experiments) == []
 
 
 def test_finished_runs_are_the_measure_of_time(finished):

@@ -45,7 +45,7 @@ _NAME = re.compile(r"steps-(\d{10})\.parquet")
 
 
 @dataclass(frozen=True)
-class Row:
+class LedgerRow:
     """One batch."""
 
     step: int
@@ -80,7 +80,7 @@ class Ledger:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._rows: list[Row] = []
+        self._rows: list[LedgerRow] = []
 
     @property
     def complete(self) -> bool:
@@ -102,7 +102,7 @@ class Ledger:
             path.unlink()
         return step == 0
 
-    def append(self, row: Row) -> None:
+    def append(self, row: LedgerRow) -> None:
         """Add a row; it is on the disk after the next `flush`."""
         self._rows.append(row)
 

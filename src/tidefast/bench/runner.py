@@ -16,7 +16,7 @@ import torch
 from tidefast.adapter import Adapter
 from tidefast.bench import assembly, environment, metrics
 from tidefast.bench.experiment import Experiment
-from tidefast.bench.ledger import Ledger, Row
+from tidefast.bench.ledger import Ledger, LedgerRow
 from tidefast.bench.results import (
     ENVIRONMENT,
     ERROR,
@@ -34,7 +34,7 @@ from tidefast.core.validation import require_count
 from tidefast.errors import FolderError, SnapshotError
 from tidefast.streams import Batch, Seekable
 
-Progress = Callable[[int, int, float], None]
+ProgressCallback = Callable[[int, int, float], None]
 """Called with the batches seen, those of the whole stream, and the accuracy so far."""
 
 
@@ -45,7 +45,7 @@ def run(
     snapshot_every: int = 100,
     prefetch: int = 0,
     tensorboard: str | os.PathLike[str] | None = None,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
     should_stop: Callable[[], bool] = lambda: False,
     fresh: bool = False,
     patience: float = 0.0,
@@ -81,8 +81,8 @@ def _go_on(
     folder: Path,
     snapshot_every: int,
     prefetch: int,
-    log: Callable[[Row], None],
-    progress: Progress | None,
+    log: Callable[[LedgerRow], None],
+    progress: ProgressCallback | None,
     should_stop: Callable[[], bool],
     kept: Path | None,
 ) -> None:
@@ -108,7 +108,7 @@ def _go_on(
     _finish(folder, ledger)
 
 
-def _step(adapter: Adapter, batch: Batch) -> Row:
+def _step(adapter: Adapter, batch: Batch) -> LedgerRow:
     started = time.perf_counter()
     logits = adapter(batch.images)
     seconds = time.perf_counter() - started
@@ -129,7 +129,7 @@ def _step(adapter: Adapter, batch: Batch) -> Row:
         )
         first += span.images
     concentration = record.concentration
-    return Row(
+    return LedgerRow(
         step=record.step,
         images=len(predicted),
         correct=int(right.sum()),
@@ -229,7 +229,7 @@ def clear(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _tensorboard(folder: str | os.PathLike[str] | None) -> Iterator[Callable[[Row], None]]:
+def _tensorboard(folder: str | os.PathLike[str] | None) -> Iterator[Callable[[LedgerRow], None]]:
     if folder is None:
         yield lambda row: None
         return
@@ -239,7 +239,7 @@ def _tensorboard(folder: str | os.PathLike[str] | None) -> Iterator[Callable[[Ro
         yield lambda row: board.step(row.step, **_scalars(row))
 
 
-def _scalars(row: Row) -> dict[str, Any]:
+def _scalars(row: LedgerRow) -> dict[str, Any]:
     names = ("loss", "selected", "concentration", "threshold", "inconsistency", "penalty", "reset_fraction")
     measured = {name: getattr(row, name) for name in names}
     return {"accuracy": row.correct / row.images, **{k: v for k, v in measured.items() if v is not None}}

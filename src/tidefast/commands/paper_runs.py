@@ -41,14 +41,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def setting(options: argparse.Namespace) -> Setting:
     """The scale that was asked for."""
-    from tidefast.paper.scale import Full, Mini
+    from tidefast.paper.scale import FullScale, MiniScale
 
     given = {name: getattr(options, name.replace("-", "_")) for name in _DATA}
     given = {name: path for name, path in given.items() if path is not None}
     if not options.full:
         if given:
             raise ValueError(f"--{next(iter(given))} goes with --full")
-        return Mini(options.model, options.data)
+        return MiniScale(options.model, options.data)
     if options.data is not None:
         raise ValueError("--data goes with --mini: with --full, each benchmark has its own option")
     places = {
@@ -67,7 +67,7 @@ def setting(options: argparse.Namespace) -> Setting:
     for name, path in given.items():
         benchmark, option = places[name]
         folders.setdefault(benchmark, {})[option] = path
-    return Full(folders, options.model)
+    return FullScale(folders, options.model)
 
 
 def obtain(experiments: Sequence[Experiment], options: argparse.Namespace) -> None:

@@ -1,6 +1,6 @@
 """The demonstration: several methods side by side on one drifting stream, and the page that tells what happened."""
 
 from tidefast.demo.contestants import Contestant, lineup
-from tidefast.demo.demo import Demonstration, Outcome, run
+from tidefast.demo.demo import Demonstration, DemoOutcome, run
 
-__all__ = ["Contestant", "Demonstration", "Outcome", "lineup", "run"]
+__all__ = ["Contestant", "DemoOutcome", "Demonstration", "lineup", "run"]

@@ -80,7 +80,7 @@ class Demonstration:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class DemoOutcome:
     """How it ended: the page, the numbers behind it, whether it was interrupted, and who failed and why."""
 
     page: Path
@@ -103,7 +103,7 @@ def run(
     stream: str = "drift",
     model: str = "bundled-resnet",
     console: Console | None = None,
-) -> Outcome:
+) -> DemoOutcome:
     """Let the contestants adapt side by side to one stream, and write `report.html` into the folder `out`.
 
     What is in the folder already is continued, bit for bit, from the last snapshot; finished contestants are not run
@@ -158,7 +158,7 @@ def run(
     if interrupted:
         console.print("Interrupted: the same command continues where it stopped; --fresh starts over.")
     console.print(f"Report: {page}", highlight=False, soft_wrap=True)
-    return Outcome(page, told, interrupted, failures)
+    return DemoOutcome(page, told, interrupted, failures)
 
 
 def _require_ours(folder: Path) -> None:

@@ -11,7 +11,7 @@ from tidefast.bench import Experiment
 from tidefast.bench.protocols import MINI, recipe_of, usual_batch
 from tidefast.core.specification import Specification
 from tidefast.paper import published
-from tidefast.report.arrangement import Column, Contestant, Entry
+from tidefast.report.arrangement import ColumnKey, ContestantKey, Entry
 from tidefast.report.comparison import Comparison, mean
 from tidefast.report.sheet import Cell, Row, Sheet, number
 
@@ -187,7 +187,7 @@ def _rows(
 
 
 def _pair(
-    comparison: Comparison, row: Contestant, column: Column, counterpart: Callable[[Entry], Cell | None]
+    comparison: Comparison, row: ContestantKey, column: ColumnKey, counterpart: Callable[[Entry], Cell | None]
 ) -> tuple[Cell, Cell] | None:
     """Means of what was measured and of what was published, over the runs that have both."""
     entries = comparison.arrangement.at(row, column)

@@ -12,7 +12,7 @@ from tidefast.bench.experiment import Experiment
 from tidefast.bench.protocols import usual_batch
 from tidefast.bench.results import Run
 from tidefast.core.specification import Specification
-from tidefast.report.arrangement import Arrangement, Contestant, Entry
+from tidefast.report.arrangement import Arrangement, ContestantKey, Entry
 
 FIRST = "ETA"
 """The method that the paper's figures are about."""
@@ -217,11 +217,11 @@ def standing(value: float, other: float) -> str:
     return "above" if mine > its else "below" if mine < its else "level with"
 
 
-def _base(row: Contestant) -> Contestant:
+def _base(row: ContestantKey) -> ContestantKey:
     return (row[0], *row[2:])
 
 
-def _bases(rows: dict[Contestant, Experiment]) -> dict[Contestant, str]:
+def _bases(rows: dict[ContestantKey, Experiment]) -> dict[ContestantKey, str]:
     """The methods without their reset policies, named among themselves."""
     kept = {_base(row): experiment for row, experiment in rows.items()}
     bare = [
@@ -238,7 +238,7 @@ def _bases(rows: dict[Contestant, Experiment]) -> dict[Contestant, str]:
     return dict(zip(kept, names(bare), strict=True))
 
 
-def _add_ons(rows: dict[Contestant, Experiment]) -> dict[str, str]:
+def _add_ons(rows: dict[ContestantKey, Experiment]) -> dict[str, str]:
     """The reset policies, named among themselves."""
     kept = {row[1]: experiment for row, experiment in rows.items()}
     bare = [Experiment("-", "-", reset=one.reset) for one in kept.values()]

@@ -21,7 +21,7 @@ BLOCK = 20
 
 
 @dataclass(frozen=True)
-class Line:
+class ParameterCurve:
     """Runs by the number that they differ in, in its order; those at one number differ in the seed."""
 
     label: str
@@ -80,7 +80,7 @@ def lines(
     common: Callable[[Experiment], dict[str, Any]],
     *,
     least: int = 2,
-) -> list[Line]:
+) -> list[ParameterCurve]:
     """The lines that have at least so many numbers, in the order of the runs.
 
     `value` is the number that varies (None: the run has none), `common` the fields of an experiment without it.
@@ -97,7 +97,7 @@ def lines(
     commons = [rest for rest, _ in kept]
     alike = len(set(naming.contestants(commons))) == 1  # then the stream says enough
     labels = naming.streams(commons) if alike else naming.names(commons)
-    return [Line(label, rest, points) for label, (rest, points) in zip(labels, kept, strict=True)]
+    return [ParameterCurve(label, rest, points) for label, (rest, points) in zip(labels, kept, strict=True)]
 
 
 def without(option: str) -> Callable[[Experiment], dict[str, Any]]:
@@ -130,7 +130,7 @@ def stacked(frames: Iterable[Mapping[str, Sequence[Any]]]) -> dict[str, list[Any
     return columns
 
 
-def need(found: Sequence[Line], what: str) -> None:
+def need(found: Sequence[ParameterCurve], what: str) -> None:
     """Raise when there is no line: `what` names the runs that would make one."""
     if not found:
         raise StudyError(f"none of these runs can be compared: there must be {what}")

@@ -16,7 +16,7 @@ _YES = {True: "yes", False: "no"}
 
 
 @dataclass(frozen=True)
-class Column:
+class PublishedColumn:
     """A column of a published table; `decimals` is None where values are shown as they are."""
 
     key: str
@@ -40,7 +40,7 @@ class PaperTable:
     number: int
     id: str
     title: str
-    columns: tuple[Column, ...]
+    columns: tuple[PublishedColumn, ...]
     rows: tuple[Published, ...]
     benchmark: str = ""
     backbone: str = ""
@@ -172,7 +172,7 @@ def _tables() -> dict[int, PaperTable]:
 
 
 def _table(fields: dict[str, Any]) -> PaperTable:
-    columns = tuple(Column(*column) for column in fields["columns"])
+    columns = tuple(PublishedColumn(*column) for column in fields["columns"])
     rows = tuple(
         Published(method, base, {c.key: _cell(given, c) for c, given in zip(columns, cells, strict=True)})
         for method, base, cells in fields["rows"]
@@ -181,7 +181,7 @@ def _table(fields: dict[str, Any]) -> PaperTable:
     return PaperTable(columns=columns, rows=rows, notes=tuple(fields.get("notes", ())), **rest)
 
 
-def _cell(given: Any, column: Column) -> Cell:
+def _cell(given: Any, column: PublishedColumn) -> Cell:
     """A cell of the file: a plain value, or [value, standard deviation, marks]."""
     value, std, marks = (*given, None, None)[:3] if isinstance(given, list) else (given, None, None)
     if value is None:

@@ -92,7 +92,7 @@ class Setting(ABC):
 
 
 @dataclass(frozen=True)
-class Mini(Setting):
+class MiniScale(Setting):
     """Everything with the bundled network and images: 1,000 batches of 16 of each CCC level, and the like.
 
     `data`: other images in place of the bundled ones, as streams take them; a `network` that knows their classes goes
@@ -162,7 +162,7 @@ class Mini(Setting):
 
 
 @dataclass(frozen=True)
-class Full(Setting):
+class FullScale(Setting):
     """The published benchmarks with the published networks and settings.
 
     `folders`: options of streams and networks by the name of a benchmark, such as {"ccc": {"data": "val"}}; see

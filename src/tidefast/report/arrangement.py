@@ -22,9 +22,9 @@ _PAUSES = (0.05, 0.1, 0.2)
 
 T = TypeVar("T")
 
-Contestant = tuple[str, ...]
+ContestantKey = tuple[str, ...]
 """What tells rows apart: method, reset policy, and the settings they ran with."""
-Column = tuple[str, int | None]
+ColumnKey = tuple[str, int | None]
 """What tells columns apart: the stream without what is pooled, and how many batches were asked for."""
 Repetition = tuple[str, ...]
 """What tells the runs of one cell apart: the seed, and the values of pooled options."""
@@ -96,9 +96,9 @@ class Arrangement:
             for name in _SETTINGS
             if len({_setting(e.experiment, name) for e in entries if not _indifferent(e.experiment, name)}) > 1
         ]
-        self._cells: dict[tuple[Contestant, Column], dict[Repetition, Entry]] = {}
-        self._experiments: dict[Contestant, Experiment] = {}
-        self._streams: dict[Column, Specification] = {}
+        self._cells: dict[tuple[ContestantKey, ColumnKey], dict[Repetition, Entry]] = {}
+        self._experiments: dict[ContestantKey, Experiment] = {}
+        self._streams: dict[ColumnKey, Specification] = {}
         for entry in entries:
             row, column = self._contestant(entry.experiment), self._column(entry.experiment)
             cell, repetition = self._cells.setdefault((row, column), {}), self._repetition(entry.experiment)
@@ -109,19 +109,19 @@ class Arrangement:
         self.rows = sorted(self._experiments, key=lambda row: self._rank(self._experiments[row]))
         self.columns = sorted(self._streams, key=lambda column: (_level(self._streams[column]), column[1] or 0))
 
-    def at(self, row: Contestant, column: Column) -> dict[Repetition, Entry]:
+    def at(self, row: ContestantKey, column: ColumnKey) -> dict[Repetition, Entry]:
         """The runs of a cell."""
         return self._cells.get((row, column), {})
 
-    def experiment(self, row: Contestant) -> Experiment:
+    def experiment(self, row: ContestantKey) -> Experiment:
         """One of the experiments of a row."""
         return self._experiments[row]
 
-    def stream(self, column: Column) -> Specification:
+    def stream(self, column: ColumnKey) -> Specification:
         """The stream of a column."""
         return self._streams[column]
 
-    def label(self, row: Contestant) -> str:
+    def label(self, row: ContestantKey) -> str:
         """The contestant for people; settings are named where the set has several."""
         experiment = self._experiments[row]
         extra = [
@@ -135,11 +135,11 @@ class Arrangement:
             extra = [experiment.method.spelled, experiment.reset.spelled, *extra]  # two of the same title
         return ", ".join([experiment.label, *extra])
 
-    def group(self, row: Contestant) -> str:
+    def group(self, row: ContestantKey) -> str:
         """The method that a row is built on, with its options."""
         return self._experiments[row].method.spelled
 
-    def heading(self, column: Column) -> str:
+    def heading(self, column: ColumnKey) -> str:
         """The stream for people; its length is named where the same one was cut in several places."""
         same = [other for other in self.columns if other[0] == column[0]]
         length = "all batches" if column[1] is None else f"{column[1]:,} batches"
@@ -148,7 +148,7 @@ class Arrangement:
         label = f"{stream.label} ({stream.spelled})" if namesakes else stream.label
         return label + (f", {length}" if len(same) > 1 else "")
 
-    def source(self, row: Contestant) -> Contestant | None:
+    def source(self, row: ContestantKey) -> ContestantKey | None:
         """The row of the unadapted model with the same network and batch size."""
         experiment = self._experiments[row]
         for other, its in self._experiments.items():
@@ -157,7 +157,7 @@ class Arrangement:
                 return other
         return None
 
-    def base(self, row: Contestant) -> Contestant | None:
+    def base(self, row: ContestantKey) -> ContestantKey | None:
         """The row of the same method with the same settings and without resets; None for such a row itself."""
         experiment = self._experiments[row]
         if experiment.reset.name == "never":
@@ -174,11 +174,11 @@ class Arrangement:
                     values.setdefault(name, set()).add(str(entry.experiment.stream.options[name]))
         return {name: sorted(found) for name, found in values.items()}
 
-    def _contestant(self, experiment: Experiment) -> Contestant:
+    def _contestant(self, experiment: Experiment) -> ContestantKey:
         settings = ("" if _indifferent(experiment, name) else _setting(experiment, name) for name in _SETTINGS)
         return (_text(experiment.method), _text(experiment.reset), *settings)
 
-    def _column(self, experiment: Experiment) -> Column:
+    def _column(self, experiment: Experiment) -> ColumnKey:
         return _text(self._stream(experiment.stream)), experiment.steps
 
     def _pools(self, stream: Specification) -> tuple[str, ...]:

@@ -9,12 +9,12 @@ from dataclasses import replace
 import numpy as np
 
 from tidefast.bench.metrics import Floats, collapsed
-from tidefast.report.arrangement import Arrangement, Column, Contestant, Entry, Repetition
+from tidefast.report.arrangement import Arrangement, ColumnKey, ContestantKey, Entry, Repetition
 from tidefast.report.sheet import Cell, Row, Sheet, number
 
 VISITS = 20
 """At most so many visits get a column."""
-Values = Mapping[Repetition, float]
+ValuesByRepetition = Mapping[Repetition, float]
 
 
 class Comparison:
@@ -30,7 +30,9 @@ class Comparison:
         found = [self.accuracy(), self.gains(), self.resets(), *self.visits(), self.signs()]
         return [sheet for sheet in found if sheet.rows]
 
-    def values(self, row: Contestant, column: Column, of: Callable[[Entry], float] | None = None) -> Values:
+    def values(
+        self, row: ContestantKey, column: ColumnKey, of: Callable[[Entry], float] | None = None
+    ) -> ValuesByRepetition:
         """What the runs of a cell measured, those that count; in percent, if `of` does not say otherwise."""
         measure = of or (lambda entry: entry.accuracy(self.kind))
         runs = self.arrangement.at(row, column).items()
@@ -87,7 +89,7 @@ class Comparison:
             "next one. Means over the runs of a cell.",
         )
 
-        def cells(row: Contestant, column: Column) -> list[Cell]:
+        def cells(row: ContestantKey, column: ColumnKey) -> list[Cell]:
             resets = self.values(row, column, lambda entry: float(entry.summary["resets"]["count"]))
             if not any(resets.values()):
                 return []
@@ -103,7 +105,7 @@ class Comparison:
             "r: correlation of concentration and batch accuracy, where the first was measured. Means over the runs.",
         )
 
-        def cells(row: Contestant, column: Column) -> list[Cell]:
+        def cells(row: ContestantKey, column: ColumnKey) -> list[Cell]:
             if not self.values(row, column):
                 return []
             return [
@@ -119,7 +121,7 @@ class Comparison:
         """For each stream that is visited again, accuracy by visit."""
         return [sheet for column in self.arrangement.columns if (sheet := self._visits(column)) is not None]
 
-    def _visits(self, column: Column) -> Sheet | None:
+    def _visits(self, column: ColumnKey) -> Sheet | None:
         arrangement = self.arrangement
         found = {row: self._by_visit(row, column, "visits") for row in arrangement.rows}
         found = {row: table for row, table in found.items() if table.size}
@@ -143,7 +145,7 @@ class Comparison:
         title = f"Accuracy by visit, %: {arrangement.heading(column)}"
         return Sheet("visits", title, "contestant", headings, tuple(rows), notes)
 
-    def _by_visit(self, row: Contestant, column: Column, name: str) -> Floats:
+    def _by_visit(self, row: ContestantKey, column: ColumnKey, name: str) -> Floats:
         """[repetitions, visits] as far as all of them got."""
         entries = [entry for entry in self.arrangement.at(row, column).values() if self.counts(entry)]
         lists = [entry.summary[name] for entry in entries if entry.summary[name]]
@@ -152,7 +154,7 @@ class Comparison:
             [[math.nan if value is None else value for value in one[:length]] for one in lists], float
         ).reshape(len(lists), length)
 
-    def _accuracy(self, row: Contestant, column: Column, count_shown: bool) -> Cell:
+    def _accuracy(self, row: ContestantKey, column: ColumnKey, count_shown: bool) -> Cell:
         values = self.values(row, column)
         entries = self.arrangement.at(row, column).values()
         unfinished = [entry for entry in entries if not entry.complete]
@@ -164,7 +166,7 @@ class Comparison:
         cell = _summarised(values, partial=bool(unfinished), collapsed=self._collapsed(row, column))
         return replace(cell, text=f"{cell.text} (n {len(values)})") if count_shown else cell
 
-    def _across(self, row: Contestant) -> Cell:
+    def _across(self, row: ContestantKey) -> Cell:
         """The mean over streams, of contestants that ran on all of them."""
         means = [mean(self.values(row, column).values()) for column in self.arrangement.columns]
         source = self.arrangement.source(row)
@@ -176,20 +178,22 @@ class Comparison:
             )
         return number(mean(means, strict=True), collapsed=below)
 
-    def _collapsed(self, row: Contestant, column: Column) -> bool:
+    def _collapsed(self, row: ContestantKey, column: ColumnKey) -> bool:
         """Whether the mean lies below that of the source model on the same streams with the same seeds."""
         source = self.arrangement.source(row)
         pairs = [] if source is None or source == row else self._pairs(row, source, column)
         return bool(pairs) and collapsed(mean(own for own, _ in pairs), mean(other for _, other in pairs))
 
-    def _gain(self, row: Contestant, fellow: Contestant | None, column: Column) -> Cell:
+    def _gain(self, row: ContestantKey, fellow: ContestantKey | None, column: ColumnKey) -> Cell:
         pairs = {} if fellow is None or fellow == row else self._paired(row, fellow, column)
         return _summarised({key: own - other for key, (own, other) in pairs.items()}, signed=True) if pairs else Cell()
 
-    def _pairs(self, row: Contestant, fellow: Contestant, column: Column) -> list[tuple[float, float]]:
+    def _pairs(self, row: ContestantKey, fellow: ContestantKey, column: ColumnKey) -> list[tuple[float, float]]:
         return list(self._paired(row, fellow, column).values())
 
-    def _paired(self, row: Contestant, fellow: Contestant, column: Column) -> dict[Repetition, tuple[float, float]]:
+    def _paired(
+        self, row: ContestantKey, fellow: ContestantKey, column: ColumnKey
+    ) -> dict[Repetition, tuple[float, float]]:
         """Accuracies of two contestants on the same batches."""
         own, other = self.arrangement.at(row, column), self.arrangement.at(fellow, column)
         mine, theirs = self.values(row, column), self.values(fellow, column)
@@ -197,13 +201,15 @@ class Comparison:
             key: (mine[key], theirs[key]) for key in mine if key in theirs and own[key].batches == other[key].batches
         }
 
-    def _inner(self, row: Contestant, column: Column, part: str, name: str, scale: float, decimals: int = 1) -> Cell:
+    def _inner(
+        self, row: ContestantKey, column: ColumnKey, part: str, name: str, scale: float, decimals: int = 1
+    ) -> Cell:
         return self._typical(row, column, lambda entry: _number(entry.summary[part][name], scale), decimals)
 
-    def _typical(self, row: Contestant, column: Column, of: Callable[[Entry], float], decimals: int = 1) -> Cell:
+    def _typical(self, row: ContestantKey, column: ColumnKey, of: Callable[[Entry], float], decimals: int = 1) -> Cell:
         return number(mean(self.values(row, column, of).values()), decimals)
 
-    def _by_stream(self, cells: Callable[[Contestant, Column], list[Cell]]) -> Iterable[Row]:
+    def _by_stream(self, cells: Callable[[ContestantKey, ColumnKey], list[Cell]]) -> Iterable[Row]:
         """One row for each contestant on each stream, for which there are cells."""
         for column in self.arrangement.columns:
             heading = self.arrangement.heading(column)
@@ -256,7 +262,9 @@ def _best(rows: Sequence[Row]) -> list[Row]:
     ]
 
 
-def _summarised(values: Values, *, signed: bool = False, collapsed: bool = False, partial: bool = False) -> Cell:
+def _summarised(
+    values: ValuesByRepetition, *, signed: bool = False, collapsed: bool = False, partial: bool = False
+) -> Cell:
     numbers = np.array(list(values.values()))
     std = float(numbers.std()) if len(numbers) > 1 else None
     return number(

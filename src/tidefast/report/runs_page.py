@@ -9,7 +9,7 @@ import numpy as np
 
 from tidefast import bench
 from tidefast.report import curves, formats
-from tidefast.report.arrangement import Arrangement, Column, Contestant, Entry, Repetition, patiently
+from tidefast.report.arrangement import Arrangement, ColumnKey, ContestantKey, Entry, Repetition, patiently
 from tidefast.report.data import Story, Track, track_of
 from tidefast.report.markup import Markup, element
 from tidefast.report.page import document, section
@@ -19,7 +19,7 @@ POINTS = 40_000
 """About so many points in all curves of the page together."""
 FEWEST = 60
 
-Part = tuple[Column, Repetition]
+ColumnRepetition = tuple[ColumnKey, Repetition]
 
 
 def render(title: str, arrangement: Arrangement, sheets: Sequence[Sheet]) -> str:
@@ -38,7 +38,7 @@ def render(title: str, arrangement: Arrangement, sheets: Sequence[Sheet]) -> str
     return document(title, [], [*(section(sheet.title, "", formats.html(sheet)) for sheet in sheets), charts], plots)
 
 
-def story(arrangement: Arrangement, part: Part, prefix: str = "") -> Story:
+def story(arrangement: Arrangement, part: ColumnRepetition, prefix: str = "") -> Story:
     """The runs on one stream with one seed, as a story; contestants keep their place, and so their colour, in all."""
     entries = _entries(arrangement, part)
     tracks, classes = [], ["?"]
@@ -54,7 +54,7 @@ def story(arrangement: Arrangement, part: Part, prefix: str = "") -> Story:
     return Story(_heading(arrangement, part), tracks, f"{prefix}c{source}", [str(name) for name in classes])
 
 
-def _figure(arrangement: Arrangement, part: Part, prefix: str, points: int, plots: curves.Plots) -> Markup:
+def _figure(arrangement: Arrangement, part: ColumnRepetition, prefix: str, points: int, plots: curves.Plots) -> Markup:
     told = story(arrangement, part, prefix)
     content: list[Markup] = [curves.accuracy(told, plots, f"accuracy-{prefix}", points)] if told.started else []
     behind = [
@@ -65,7 +65,7 @@ def _figure(arrangement: Arrangement, part: Part, prefix: str, points: int, plot
     return element("details", element("summary", told.title), *content, open=prefix == "s0")
 
 
-def _parts(arrangement: Arrangement) -> list[Part]:
+def _parts(arrangement: Arrangement) -> list[ColumnRepetition]:
     """Every stream with every seed that something ran on."""
     found = {
         (column, repetition): None
@@ -76,13 +76,13 @@ def _parts(arrangement: Arrangement) -> list[Part]:
     return sorted(found, key=lambda part: (arrangement.columns.index(part[0]), part[1]))
 
 
-def _entries(arrangement: Arrangement, part: Part) -> dict[Contestant, Entry]:
+def _entries(arrangement: Arrangement, part: ColumnRepetition) -> dict[ContestantKey, Entry]:
     column, repetition = part
     cells = {row: arrangement.at(row, column).get(repetition) for row in arrangement.rows}
     return {row: entry for row, entry in cells.items() if entry is not None}
 
 
-def _heading(arrangement: Arrangement, part: Part) -> str:
+def _heading(arrangement: Arrangement, part: ColumnRepetition) -> str:
     column, (seed, *_) = part
     experiment = next(iter(_entries(arrangement, part).values())).experiment
     pooled = [

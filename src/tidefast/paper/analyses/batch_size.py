@@ -12,7 +12,7 @@ from tidefast.bench.results import Run
 from tidefast.paper import figure, naming, parameter_curves
 from tidefast.paper.analysis import Analysis, Finding, frame, registry
 from tidefast.paper.figure import marked
-from tidefast.paper.parameter_curves import Line
+from tidefast.paper.parameter_curves import ParameterCurve
 from tidefast.paper.scale import LEVELS, Setting
 from tidefast.report.sheet import Row, Sheet, number
 
@@ -79,7 +79,7 @@ def _size(run: Run) -> float:
     return float(run.experiment.batch or np.median(run.steps["images"]))
 
 
-def _grid(found: Sequence[Line]) -> Grid:
+def _grid(found: Sequence[ParameterCurve]) -> Grid:
     """Accuracies by stream, contestant and size; of several streams also their mean, where all have the size."""
     commons = [line.common for line in found]
     streams, contestants = naming.streams(commons), naming.contestants(commons)
@@ -98,7 +98,7 @@ def _grid(found: Sequence[Line]) -> Grid:
     return grid
 
 
-def _fewer(found: Sequence[Line]) -> list[float]:
+def _fewer(found: Sequence[ParameterCurve]) -> list[float]:
     """The sizes at which fewer images were seen than at others."""
     few = set()
     for line in found:

@@ -44,7 +44,7 @@ PAPER = {
 
 
 @dataclass(frozen=True)
-class Entry:
+class ContestantRuns:
     """One contestant with all its runs."""
 
     name: str
@@ -82,7 +82,7 @@ class Cost(Analysis):
             of = [run for run in members if naming.place(run) in shared]
             share = parameter_curves.mean(accuracy, of) if of else math.nan
             ratio = need.ratio if need else _ratio(groups, key, members[0].experiment)
-            entries.append(Entry(name, members[0].experiment, share, ratio, need))
+            entries.append(ContestantRuns(name, members[0].experiment, share, ratio, need))
         timed = (
             f"Times: the median of {footprint.ROUNDS} rounds in which all took turns, batches of {footprint.BATCH}."
             if here
@@ -115,7 +115,7 @@ def _ratio(groups: dict[str, list[Run]], key: str, experiment: Experiment) -> fl
     return sum(found) / len(found) if found else math.nan
 
 
-def _frame(entries: Sequence[Entry]) -> dict[str, list[Any]]:
+def _frame(entries: Sequence[ContestantRuns]) -> dict[str, list[Any]]:
     return {
         "contestant": [one.name for one in entries],
         "trainable": [one.needs.trainable if one.needs else None for one in entries],
@@ -126,7 +126,7 @@ def _frame(entries: Sequence[Entry]) -> dict[str, list[Any]]:
     }
 
 
-def _sheet(entries: Sequence[Entry], notes: tuple[str, ...], here: bool) -> Sheet:
+def _sheet(entries: Sequence[ContestantRuns], notes: tuple[str, ...], here: bool) -> Sheet:
     rows = []
     for one in entries:
         need = one.needs
@@ -150,7 +150,7 @@ def _sheet(entries: Sequence[Entry], notes: tuple[str, ...], here: bool) -> Shee
     return sheet if here else sheet.compact()
 
 
-def _remarks(entries: Sequence[Entry]) -> list[str]:
+def _remarks(entries: Sequence[ContestantRuns]) -> list[str]:
     said = []
     by = _roid(entries)
     for name, row in PAPER.items():
@@ -180,9 +180,9 @@ def _remarks(entries: Sequence[Entry]) -> list[str]:
     return said
 
 
-def _roid(entries: Sequence[Entry]) -> dict[str, Entry]:
+def _roid(entries: Sequence[ContestantRuns]) -> dict[str, ContestantRuns]:
     """ROID by reset policy; of several ROIDs, such as with two learning rates, the one with the most policies."""
-    found: dict[str, dict[str, Entry]] = {}
+    found: dict[str, dict[str, ContestantRuns]] = {}
     for one in entries:
         if one.experiment.method.name == "roid":
             plain = _contestant(dataclasses.replace(one.experiment, reset=Specification("never")))
@@ -197,11 +197,11 @@ def _published(method: str) -> float:
     return float(value) if value is not None else math.nan
 
 
-def _held(entry: Entry) -> float:
+def _held(entry: ContestantRuns) -> float:
     return entry.needs.held / entry.needs.network if entry.needs else math.nan
 
 
-def _draw(every: Sequence[Entry]) -> Figure:
+def _draw(every: Sequence[ContestantRuns]) -> Figure:
     first = sorted(every, key=lambda one: one.experiment.method.name != "roid")[:SHOWN]
     entries = [one for one in every if one in first]
     shown = [

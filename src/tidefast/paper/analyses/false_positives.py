@@ -14,7 +14,7 @@ from tidefast.bench.results import Run
 from tidefast.paper import figure, parameter_curves
 from tidefast.paper.analysis import Analysis, Finding, registry
 from tidefast.paper.figure import colour, marked
-from tidefast.paper.parameter_curves import Line
+from tidefast.paper.parameter_curves import ParameterCurve
 from tidefast.paper.scale import Setting
 from tidefast.paper.study import accuracy, asr_of, reset_count
 from tidefast.report.sheet import Cell, Row, Sheet, number
@@ -90,7 +90,7 @@ def _reference(run: Run) -> bool:
     return run.experiment.reset.name == "never" or asr_of(run.experiment) == ASR()
 
 
-def _beside(line: Line, runs: Sequence[Run]) -> dict[str, list[Run]]:
+def _beside(line: ParameterCurve, runs: Sequence[Run]) -> dict[str, list[Run]]:
     """The references of a line by the name of their policy: the same but for the policy, and what only that needs."""
     found: dict[str, list[Run]] = {}
     for run in runs:
@@ -102,7 +102,7 @@ def _beside(line: Line, runs: Sequence[Run]) -> dict[str, list[Run]]:
     return {name: found[name] for name in REFERENCES if name in found}
 
 
-def _remarks(line: Line, beside: dict[str, list[Run]]) -> list[str]:
+def _remarks(line: ParameterCurve, beside: dict[str, list[Run]]) -> list[str]:
     lowest, highest = line.numbers[0], line.numbers[-1]
     best = max(line.points, key=lambda at: parameter_curves.mean(accuracy, line.points[at]))
     counts = dict(zip(line.numbers, line.resets, strict=True))
@@ -130,7 +130,7 @@ def _remarks(line: Line, beside: dict[str, list[Run]]) -> list[str]:
     return said
 
 
-def _draw(found: Sequence[Line], beside: Sequence[dict[str, list[Run]]]) -> Figure:
+def _draw(found: Sequence[ParameterCurve], beside: Sequence[dict[str, list[Run]]]) -> Figure:
     drawn, axes = figure.panels(1, 2, width=figure.PAGE, height=2.4)
     left, right = axes[0]
     looks = marked([line.label for line in found])

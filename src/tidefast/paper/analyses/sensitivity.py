@@ -12,7 +12,7 @@ from tidefast.bench.results import Run
 from tidefast.paper import figure, parameter_curves
 from tidefast.paper.analysis import Analysis, Finding, registry
 from tidefast.paper.figure import marked
-from tidefast.paper.parameter_curves import Change, Line
+from tidefast.paper.parameter_curves import Change, ParameterCurve
 from tidefast.paper.scale import LEVELS, Setting
 from tidefast.paper.study import asr_of
 from tidefast.report.sheet import Cell, Row, Sheet
@@ -35,7 +35,7 @@ TIMES = {"mini": (0.5, 2.0), "full": (0.5, 0.8, 1.25, 2.0)}
 NEGLIGIBLE = 1.0
 """Points of accuracy; the paper calls its fluctuations negligible and gives no number."""
 
-Found = dict[str, list[Line]]
+Found = dict[str, list[ParameterCurve]]
 """By hyperparameter, a line for each stream."""
 
 
@@ -99,13 +99,13 @@ def _value(name: str) -> Callable[[Run], float | None]:
     return value
 
 
-def _default(name: str, line: Line) -> float:
+def _default(name: str, line: ParameterCurve) -> float:
     """The value that others are compared with: the default, or what is nearest to it."""
     usual = float(getattr(ASR(), name))
     return min(line.numbers, key=lambda at: abs(math.log(at / usual)) if at > 0 else math.inf)
 
 
-def _largest(name: str, line: Line) -> tuple[float, Change]:
+def _largest(name: str, line: ParameterCurve) -> tuple[float, Change]:
     """Where accuracy changes the most, and by how much."""
     base = _default(name, line)
     changes = {at: line.change(at, base) for at in line.numbers if at != base}

@@ -30,7 +30,7 @@ SHORTEST = 20
 
 
 @dataclass(frozen=True, eq=False)
-class Course:
+class AccuracyCurve:
     """The accuracy of a contestant along its streams, their mean; shares from 0 to 1."""
 
     streams: frozenset[str]
@@ -97,14 +97,14 @@ class Stability(Analysis):
         )
 
 
-def course(runs: list[Run]) -> Course:
+def course(runs: list[Run]) -> AccuracyCurve:
     """The mean course of runs on several streams, as far as the shortest goes."""
     batches = min(run.batches for run in runs)
     block = metrics.block_length(batches)
     blocks = [metrics.windowed(run.steps["correct"][:batches], run.steps["images"][:batches], block) for run in runs]
     fine = [run.smooth_accuracy(FINE)[:batches] for run in runs]
     noise = [one * (1 - one) / (FINE * run.steps["images"][:batches]) for one, run in zip(fine, runs, strict=True)]
-    return Course(
+    return AccuracyCurve(
         frozenset(f"{run.experiment.stream.spelled} {run.experiment.seed}" for run in runs),
         block,
         np.mean(blocks, axis=0),
@@ -123,7 +123,7 @@ def stretch(batches: int) -> slice:
     return slice(start, min(batches, start + max(100, batches // 50)))
 
 
-def _cells(one: Course) -> tuple[Cell, ...]:
+def _cells(one: AccuracyCurve) -> tuple[Cell, ...]:
     return (
         number(len(one.streams), 0),
         number(100 * float(one.blocks.mean())),
@@ -134,7 +134,7 @@ def _cells(one: Course) -> tuple[Cell, ...]:
     )
 
 
-def _blocks(courses: Mapping[str, Course]) -> dict[str, list[Any]]:
+def _blocks(courses: Mapping[str, AccuracyCurve]) -> dict[str, list[Any]]:
     return {
         "contestant": [name for name, one in courses.items() for _ in one.blocks],
         "batch": [at * one.block for one in courses.values() for at in range(len(one.blocks))],
@@ -142,7 +142,7 @@ def _blocks(courses: Mapping[str, Course]) -> dict[str, list[Any]]:
     }
 
 
-def _fine(courses: Mapping[str, Course]) -> dict[str, list[Any]]:
+def _fine(courses: Mapping[str, AccuracyCurve]) -> dict[str, list[Any]]:
     stretches = {name: stretch(len(one.fine)) for name, one in courses.items()}
     return {
         "contestant": [name for name, part in stretches.items() for _ in range(part.start, part.stop)],
@@ -151,7 +151,7 @@ def _fine(courses: Mapping[str, Course]) -> dict[str, list[Any]]:
     }
 
 
-def _remarks(courses: Mapping[str, Course]) -> list[str]:
+def _remarks(courses: Mapping[str, AccuracyCurve]) -> list[str]:
     """ASR against RDumb, for every method that has both."""
     said = []
     for adaptive, new in courses.items():
@@ -175,7 +175,7 @@ def _remarks(courses: Mapping[str, Course]) -> list[str]:
     return said
 
 
-def _draw(courses: Mapping[str, Course]) -> Figure:
+def _draw(courses: Mapping[str, AccuracyCurve]) -> Figure:
     drawn, axes = figure.panels(2, 1, width=figure.COLUMN, height=1.7)
     coarse, detail = axes[:, 0]
     looks = strokes([*courses])

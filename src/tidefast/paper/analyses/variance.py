@@ -10,7 +10,7 @@ from tidefast.bench.results import Run
 from tidefast.paper import figure, parameter_curves
 from tidefast.paper.analysis import Analysis, Finding, registry
 from tidefast.paper.figure import marked
-from tidefast.paper.parameter_curves import Line
+from tidefast.paper.parameter_curves import ParameterCurve
 from tidefast.paper.scale import Setting
 from tidefast.paper.study import asr_of
 from tidefast.report.sheet import Cell, Row, Sheet, number
@@ -68,7 +68,7 @@ def _factor(run: Run) -> float | None:
     return measure.factor if isinstance(measure, Spread) else 1.0 if measure == SoftmaxOfMean() else None
 
 
-def _rows(line: Line) -> list[Row]:
+def _rows(line: ParameterCurve) -> list[Row]:
     smallest = line.numbers[0]
     return [
         Row(
@@ -80,7 +80,7 @@ def _rows(line: Line) -> list[Row]:
     ]
 
 
-def _remark(line: Line) -> str:
+def _remark(line: ParameterCurve) -> str:
     smallest, *others = line.numbers
     worst = max((line.change(at, smallest) for at in others), key=lambda one: abs(one.points))
     said = (
@@ -93,7 +93,7 @@ def _remark(line: Line) -> str:
     return f"{said}; the paper's bound of {bound:g} points {'holds' if abs(worst.points) < bound else 'does not hold'}."
 
 
-def _draw(found: Sequence[Line]) -> Figure:
+def _draw(found: Sequence[ParameterCurve]) -> Figure:
     drawn, axes = figure.panels(1, 2, width=figure.PAGE, height=2.4)
     looks = marked([line.label for line in found])
     for line in found:

@@ -19,7 +19,7 @@ from tidefast.bench.experiment import Experiment
 from tidefast.bench.results import EXPERIMENT, RESULT, read_json
 from tidefast.paper import study
 from tidefast.paper.beside import STREAMS
-from tidefast.paper.reproduction.targets import Target
+from tidefast.paper.reproduction.targets import ReproductionTarget
 from tidefast.report.sheet import Cell, Row, Sheet, number
 
 BUNDLED = "bundled"
@@ -41,7 +41,7 @@ Kind: TypeAlias = tuple[str, str, str, int | None]
 """Method, family of the reset policy, network, batch."""
 
 
-def catalogue(targets: Sequence[Target], folder: Path, jobs: int | None = None) -> Sheet:
+def catalogue(targets: Sequence[ReproductionTarget], folder: Path, jobs: int | None = None) -> Sheet:
     """A row for each, and one for all: runs that several share are counted once there."""
     clock = Clock(folder)
     jobs = jobs or os.cpu_count() or 1
@@ -69,7 +69,7 @@ def _row(label: str, data: str, runs: int, finished: int, spent: float | None, t
     return Row(label, (texts[0], number(runs, 0), number(finished, 0), *texts[1:]))
 
 
-def _data(target: Target) -> str:
+def _data(target: ReproductionTarget) -> str:
     if not target.experiments:
         return ""
     return ", ".join(needed(target.experiments)) or BUNDLED

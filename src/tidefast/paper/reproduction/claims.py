@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 NOISE = 0.5
 """Points within which two accuracies are not told apart."""
-Values = Mapping[tuple[str, str], float]
+CellNumbers = Mapping[tuple[str, str], float]
 """By the name of a row and the key of a column."""
 
 
@@ -22,7 +22,7 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ClaimVerdict:
     """How a claim fares: by how much the row is above the best of the others that were measured."""
 
     claim: Claim
@@ -35,7 +35,7 @@ class Verdict:
     def said(self) -> str:
         """In words.
 
-        >>> Verdict(Claim("a", ("b",)), -0.2, 1, 1).said
+        >>> ClaimVerdict(Claim("a", ("b",)), -0.2, 1, 1).said
         'undecided (within 0.5)'
         """
         if self.margin is None:
@@ -47,10 +47,10 @@ class Verdict:
 
 def judge(
     claims: Sequence[Claim],
-    values: Values,
+    values: CellNumbers,
     rows: Sequence[str],
     noise: Callable[[str], float | None] = lambda key: NOISE,
-) -> list[Verdict]:
+) -> list[ClaimVerdict]:
     """Hold claims against numbers. `rows`: the names of all rows; `noise`: that of a column.
 
     >>> claim = Claim("ASR", ("RDumb",))
@@ -60,12 +60,12 @@ def judge(
     return [_judged(claim, values, rows, noise(claim.column) or NOISE) for claim in claims]
 
 
-def _judged(claim: Claim, values: Values, rows: Sequence[str], noise: float) -> Verdict:
+def _judged(claim: Claim, values: CellNumbers, rows: Sequence[str], noise: float) -> ClaimVerdict:
     others = claim.below or tuple(row for row in rows if row != claim.above)
     there = [values[other, claim.column] for other in others if (other, claim.column) in values]
     own = values.get((claim.above, claim.column))
     margin = own - max(there) if own is not None and there else None
-    return Verdict(claim, margin, len(there), len(others), noise)
+    return ClaimVerdict(claim, margin, len(there), len(others), noise)
 
 
 @dataclass(frozen=True)

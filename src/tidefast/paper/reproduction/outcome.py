@@ -9,20 +9,20 @@ from pathlib import Path
 
 from tidefast.bench.metrics import collapsed
 from tidefast.paper import published
-from tidefast.paper.reproduction.claims import Agreement, Verdict, agreement
+from tidefast.paper.reproduction.claims import Agreement, ClaimVerdict, agreement
 from tidefast.paper.reproduction.columns import Column
 from tidefast.paper.reproduction.plan import Plan
-from tidefast.paper.reproduction.quantity import Value
+from tidefast.paper.reproduction.quantity import MeasuredValue
 from tidefast.paper.reproduction.rows import Line
 from tidefast.report.sheet import Cell, Row, Sheet, number
 
 NARROW = 4
 """Up to so many columns, ours and theirs stand side by side; with more, one above the other."""
-Values = Mapping[tuple[str, str], Value]
+CellValues = Mapping[tuple[str, str], MeasuredValue]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TargetOutcome:
     """What came out for one table or figure."""
 
     label: str
@@ -31,14 +31,14 @@ class Outcome:
     finished: int = 0
     wanted: int = 0
     """Runs."""
-    verdicts: tuple[Verdict, ...] = ()
+    verdicts: tuple[ClaimVerdict, ...] = ()
     order: Agreement = field(default_factory=Agreement)
     files: tuple[Path, ...] = ()
     remark: str = ""
     """In the summary, where claims and order say nothing."""
 
 
-def summary(outcomes: Sequence[Outcome]) -> Sheet:
+def summary(outcomes: Sequence[TargetOutcome]) -> Sheet:
     """One row for each: how many runs, which claims hold, how far the order is the paper's."""
     columns = ("runs", "claims that hold", "undecided", "that do not", "order as in the paper", "what")
     rows = tuple(_row(outcome) for outcome in outcomes)
@@ -50,7 +50,7 @@ def summary(outcomes: Sequence[Outcome]) -> Sheet:
     return Sheet("reproduction", "The paper's tables and figures, reproduced", "", columns, rows, notes)
 
 
-def _row(outcome: Outcome) -> Row:
+def _row(outcome: TargetOutcome) -> Row:
     counts = Counter(verdict.said.partition(" (")[0] for verdict in outcome.verdicts)
     said = [number(counts[name], 0) for name in ("holds", "undecided", "does not hold")]
     share = outcome.order.share
@@ -61,7 +61,7 @@ def _row(outcome: Outcome) -> Row:
     return Row(outcome.label, (Cell(runs, runs), *([Cell()] * 3 if empty else said), order, Cell(what, what)))
 
 
-def sheet(plan: Plan, values: Values) -> Sheet:
+def sheet(plan: Plan, values: CellValues) -> Sheet:
     """The table, ours and theirs."""
     names = list(plan.headings.values())
     beside = len(plan.columns) <= NARROW
@@ -84,7 +84,7 @@ def sheet(plan: Plan, values: Values) -> Sheet:
     return Sheet(f"reproduced-{table.number}", title, corner, tuple(columns), tuple(rows), notes)
 
 
-def claims(plan: Plan, ours: list[Verdict], theirs_: list[Verdict]) -> Sheet:
+def claims(plan: Plan, ours: list[ClaimVerdict], theirs_: list[ClaimVerdict]) -> Sheet:
     """The claims of a table, by how much each holds here and there."""
     headings = plan.headings
     labels = {line.name: line.label for line in plan.lines}
@@ -101,7 +101,7 @@ def claims(plan: Plan, ours: list[Verdict], theirs_: list[Verdict]) -> Sheet:
     return Sheet(f"claims-{plan.table.number}", title, "claim", ("ours", "paper", "here"), tuple(rows), notes)
 
 
-def agreements(plan: Plan, values: Values) -> dict[str, Agreement]:
+def agreements(plan: Plan, values: CellValues) -> dict[str, Agreement]:
     """How far the order of the rows is the paper's, by column."""
     found = {}
     for column in plan.columns:
@@ -130,7 +130,7 @@ def theirs(line: Line, column: Column) -> Cell:
     return cell
 
 
-def _ours(plan: Plan, line: Line, column: Column, values: Values) -> Cell:
+def _ours(plan: Plan, line: Line, column: Column, values: CellValues) -> Cell:
     value = values.get((line.name, column.key))
     if value is None:
         return Cell()
@@ -146,7 +146,7 @@ def _ours(plan: Plan, line: Line, column: Column, values: Values) -> Cell:
     )
 
 
-def _order(plan: Plan, values: Values) -> list[str]:
+def _order(plan: Plan, values: CellValues) -> list[str]:
     found = {key: one for key, one in agreements(plan, values).items() if one.pairs}
     if not found:
         return []

@@ -15,7 +15,7 @@ from tidefast.paper import published
 from tidefast.paper.published import PaperTable
 from tidefast.paper.reproduction.claims import CLAIMS, Claim
 from tidefast.paper.reproduction.columns import Column, Make, columns
-from tidefast.paper.reproduction.quantity import Quantity, Value
+from tidefast.paper.reproduction.quantity import MeasuredValue, Quantity
 from tidefast.paper.reproduction.rows import ABLATED, Line, lines
 from tidefast.paper.scale import Place, Setting
 
@@ -57,7 +57,7 @@ class Plan:
             found.update(zip(quantity.keys, quantity.experiments, strict=True))
         return list(found.values())
 
-    def values(self, runs: Mapping[str, Run]) -> dict[tuple[str, str], Value]:
+    def values(self, runs: Mapping[str, Run]) -> dict[tuple[str, str], MeasuredValue]:
         """What finished runs say, cell by cell."""
         found = {place: quantity.value(runs) for place, quantity in self.cells.items()}
         return {place: value for place, value in found.items() if value is not None}

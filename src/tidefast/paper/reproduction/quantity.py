@@ -21,7 +21,7 @@ Metric = Callable[[Run], float]
 
 
 @dataclass(frozen=True)
-class Value:
+class MeasuredValue:
     """A number, and the standard deviation over the runs that it is the mean of."""
 
     number: float
@@ -44,14 +44,18 @@ class Quantity:
         """Of the experiments."""
         return tuple(one.key for one in self.experiments)
 
-    def value(self, runs: Mapping[str, Run]) -> Value | None:
+    def value(self, runs: Mapping[str, Run]) -> MeasuredValue | None:
         """What the finished runs, by their keys, make of it; None when one is not there."""
         if any(key not in runs for key in self.keys):
             return None
         values = [self.metric(runs[key]) for key in self.keys]
         found = self.combine(values)
         many = self.spread and len(values) > 1
-        return None if math.isnan(found) else Value(found, statistics.pstdev(values) if many else None, len(values))
+        return (
+            None
+            if math.isnan(found)
+            else MeasuredValue(found, statistics.pstdev(values) if many else None, len(values))
+        )
 
 
 def visit(at: int) -> Metric:

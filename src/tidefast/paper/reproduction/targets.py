@@ -16,7 +16,7 @@ from tidefast.paper.analyses import registry
 from tidefast.paper.analysis import Analysis
 from tidefast.paper.reproduction import outcome, settings
 from tidefast.paper.reproduction.claims import Agreement, judge
-from tidefast.paper.reproduction.outcome import Outcome
+from tidefast.paper.reproduction.outcome import TargetOutcome
 from tidefast.paper.reproduction.plan import Plan, plan
 from tidefast.paper.scale import Setting
 
@@ -29,7 +29,7 @@ DIAGRAM = "overview"
 """The one that shows no data."""
 
 
-class Target(ABC):
+class ReproductionTarget(ABC):
     """A table or a figure."""
 
     label: str
@@ -39,18 +39,18 @@ class Target(ABC):
     """What must be run for it."""
 
     @abstractmethod
-    def outcome(self, runs: Mapping[str, Run], folder: Path) -> Outcome:
+    def outcome(self, runs: Mapping[str, Run], folder: Path) -> TargetOutcome:
         """What the finished runs, by their keys, say; a figure's files go into the folder."""
 
 
-class Results(Target):
+class Results(ReproductionTarget):
     """A table of results."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan, self.label, self.title = plan, f"table {plan.table.number}", plan.table.title
         self.experiments = plan.experiments
 
-    def outcome(self, runs: Mapping[str, Run], folder: Path) -> Outcome:
+    def outcome(self, runs: Mapping[str, Run], folder: Path) -> TargetOutcome:
         plan, values = self.plan, self.plan.values(runs)
         noise = {column.key: column.noise for column in plan.columns}
         names = [line.name for line in plan.lines if line.published]
@@ -65,23 +65,23 @@ class Results(Target):
         order = sum(outcome.agreements(plan, values).values(), Agreement())
         sheets = (outcome.sheet(plan, values), *([outcome.claims(plan, here, there)] if here else []))
         finished = sum(one.key in runs for one in self.experiments)
-        return Outcome(self.label, self.title, sheets, finished, len(self.experiments), tuple(here), order)
+        return TargetOutcome(self.label, self.title, sheets, finished, len(self.experiments), tuple(here), order)
 
 
-class Constants(Target):
+class Constants(ReproductionTarget):
     """A table of settings."""
 
     def __init__(self, number: int) -> None:
         self.number, self.label, self.title = number, f"table {number}", published.table(number).title
         self.experiments = []
 
-    def outcome(self, runs: Mapping[str, Run], folder: Path) -> Outcome:
+    def outcome(self, runs: Mapping[str, Run], folder: Path) -> TargetOutcome:
         sheet, said = settings.sheet(self.number)
-        return Outcome(self.label, self.title, (sheet,), remark=said)
+        return TargetOutcome(self.label, self.title, (sheet,), remark=said)
 
 
 @dataclass
-class Figures(Target):
+class Figures(ReproductionTarget):
     """Figures of which one analysis makes the counterpart."""
 
     analysis: Analysis
@@ -92,34 +92,36 @@ class Figures(Target):
         self.label = f"figure{'s' if len(self.labels) > 1 else ''} {', '.join(self.labels)}"
         self.title = self.analysis.title
 
-    def outcome(self, runs: Mapping[str, Run], folder: Path) -> Outcome:
+    def outcome(self, runs: Mapping[str, Run], folder: Path) -> TargetOutcome:
         keys = list(dict.fromkeys(one.key for one in self.experiments))
         there, wanted = [runs[key] for key in keys if key in runs], len(keys)
         if len(there) < wanted:
-            return Outcome(self.label, self.title, (), len(there), wanted, remark="drawn when its runs are finished")
+            return TargetOutcome(
+                self.label, self.title, (), len(there), wanted, remark="drawn when its runs are finished"
+            )
         finding = self.analysis.evaluate(there)
         files = tuple(finding.write(folder, self.analysis.name))
         sheets = list(finding.sheets)
         if sheets:
             sheets[-1] = replace(sheets[-1], notes=(*sheets[-1].notes, *finding.remarks))
         named = tuple(replace(sheet, title=f"{self.label.capitalize()}: {sheet.title}") for sheet in sheets)
-        return Outcome(self.label, self.title, named, wanted, wanted, files=files)
+        return TargetOutcome(self.label, self.title, named, wanted, wanted, files=files)
 
 
-class Diagram(Target):
+class Diagram(ReproductionTarget):
     """A figure that shows no data."""
 
     def __init__(self, label: str) -> None:
         self.label, self.title, self.experiments = f"figure {label}", "A diagram of the reset rule", []
 
-    def outcome(self, runs: Mapping[str, Run], folder: Path) -> Outcome:
-        return Outcome(self.label, self.title, (), remark="no data: nothing to reproduce")
+    def outcome(self, runs: Mapping[str, Run], folder: Path) -> TargetOutcome:
+        return TargetOutcome(self.label, self.title, (), remark="no data: nothing to reproduce")
 
 
-def everything(setting: Setting, *, base: str | None = None, all_rows: bool = False) -> list[Target]:
+def everything(setting: Setting, *, base: str | None = None, all_rows: bool = False) -> list[ReproductionTarget]:
     """All of them: the tables in order, then the figures in order."""
     tables = [_table(table.number, setting, base, all_rows) for table in published.tables()]
-    drawn: dict[str, Target] = {}
+    drawn: dict[str, ReproductionTarget] = {}
     for label in LABELS:
         if label == DIAGRAM or label in by_figure():
             target = _figure(label, setting)
@@ -127,9 +129,11 @@ def everything(setting: Setting, *, base: str | None = None, all_rows: bool = Fa
     return [*tables, *drawn.values()]
 
 
-def chosen(what: Sequence[str], setting: Setting, *, base: str | None = None, all_rows: bool = False) -> list[Target]:
+def chosen(
+    what: Sequence[str], setting: Setting, *, base: str | None = None, all_rows: bool = False
+) -> list[ReproductionTarget]:
     """Those with the given names: `5`, `table 5`, `tab:ablate`, `ablate`, `fig:collapse`, `figure collapse`, `all`."""
-    found: dict[str, Target] = {}
+    found: dict[str, ReproductionTarget] = {}
     for name in _joined(what):
         targets = (
             everything(setting, base=base, all_rows=all_rows)
@@ -153,7 +157,7 @@ def _joined(what: Sequence[str]) -> list[str]:
     return names
 
 
-def _one(name: str, setting: Setting, base: str | None, all_rows: bool) -> Target:
+def _one(name: str, setting: Setting, base: str | None, all_rows: bool) -> ReproductionTarget:
     text = name.strip()
     for prefix in ("figure ", "fig ", "fig:", "table ", "tab ", "tab:"):
         if text.lower().startswith(prefix):
@@ -177,13 +181,13 @@ def _one(name: str, setting: Setting, base: str | None, all_rows: bool) -> Targe
     )
 
 
-def _table(number: int, setting: Setting, base: str | None, all_rows: bool) -> Target:
+def _table(number: int, setting: Setting, base: str | None, all_rows: bool) -> ReproductionTarget:
     if number in settings.NUMBERS:
         return Constants(number)
     return Results(plan(number, setting, base=base, all_rows=all_rows))
 
 
-def _figure(label: str, setting: Setting) -> Target:
+def _figure(label: str, setting: Setting) -> ReproductionTarget:
     if label == DIAGRAM:
         return Diagram(label)
     known = by_figure()
