@@ -1,4 +1,4 @@
-"""RPL, DeYO, LAME and MEMO do what their sheets say, against plain formulas in float64."""
+"""RPL, DeYO, LAME, MEMO and T3A do what their sheets say, against plain formulas in float64."""
 
 from __future__ import annotations
 
@@ -471,6 +471,57 @@ def test_a_view_is_a_mean_of_its_chains_and_its_crop():
     even = torch.full((3, 24, 24), 64 / 255)
     centres = AugMix(64)(even, generator())[:, 0, 12, 12]
     assert ((centres - 64 / 255).abs() < 1e-6).sum() > 32
+
+
+# -- T3A ----------------------------------------------------------------------------------------------------------
+
+
+def prototypes_by_hand(net: nn.Module, batches: list[Tensor], most: int) -> list[Tensor]:
+    """The answers to batches, with every support that there ever was in one list."""
+    head = Features.of(net)
+    weight, bias = net.head.weight.detach(), net.head.bias.detach()
+    supports, answers = list(weight), []
+    verdicts = list(weight @ weight.T + bias)
+    for batch in batches:
+        logits, features = head.along(net, batch)
+        supports += list(features.detach())
+        verdicts += list(logits.detach())
+        columns = []
+        for label in range(len(weight)):
+            own = [i for i, verdict in enumerate(verdicts) if int(verdict.argmax()) == label]
+            own.sort(key=lambda i: float(-(verdicts[i].softmax(0) * verdicts[i].log_softmax(0)).sum()))
+            total = sum((supports[i] / supports[i].norm() for i in own[:most]), torch.zeros_like(weight[0]))
+            columns.append(total / total.norm() if own else total)
+        answers.append(features.detach() @ torch.stack(columns, 1))
+    return answers
+
+
+@pytest.mark.parametrize("most", [1, 3, 20])
+def test_t3a_answers_with_prototypes_of_the_surest_supports(most):
+    net = network()
+    adapted = tidefast.adapt(net, methods.T3A(filter_k=most), num_classes=10)
+    batches = [3.0 * images(seed) for seed in range(4)]
+    expected = prototypes_by_hand(network(), batches, most)
+    for batch, answer in zip(batches, expected, strict=True):
+        assert torch.allclose(adapted.predict(batch), answer, atol=1e-10)
+        assert torch.allclose(adapted(batch), answer, atol=1e-10)
+        assert adapted.last.selected == len(batch)
+    assert not torch.allclose(adapted.predict(batches[0]), expected[0], atol=1e-3)  # the prototypes have moved
+    held = adapted.numbers_held()
+    adapted(images(9))
+    assert adapted.numbers_held() == held
+    adapted.reset()
+    assert torch.allclose(adapted(batches[0]), expected[0], atol=1e-10)
+
+
+def test_t3a_takes_one_forward_pass_and_no_backward():
+    net, passes = network("batch"), []
+    net.register_forward_hook(lambda module, inputs, output: passes.append(output.requires_grad))
+    adapted = tidefast.adapt(net, "t3a", num_classes=10)
+    for seed in range(3):
+        adapted(images(seed))
+    assert passes == [False] * 3
+    assert methods.T3A().passes(1.0) == (1.0, 0.0)
 
 
 # -- all ----------------------------------------------------------------------------------------------------------

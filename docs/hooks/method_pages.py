@@ -6,8 +6,6 @@ A page may still be written: docs/methods/<name>.md then takes the place of the 
 
 from __future__ import annotations
 
-import ast
-import dataclasses
 import inspect
 import re
 import textwrap
@@ -23,7 +21,7 @@ from mkdocs.structure.pages import Page
 from torch import nn
 
 from tidefast import methods
-from tidefast.core.constraints import constraints_of
+from tidefast.core.options import options_of
 from tidefast.methods.about import Family
 from tidefast.methods.base import Method, registry
 
@@ -125,11 +123,10 @@ def needs(cls: type[Method]) -> str:
 def settings(cls: type[Method]) -> str:
     """A row for each hyperparameter: its default, in presets too, what is legal, what it is."""
     usual, columns = cls(), presets(cls)
-    meaning, legal = _attribute_docstrings(cls), constraints_of(cls)
     rows = []
-    for field in dataclasses.fields(cls):
-        values = [_shown(getattr(method, field.name)) for method in (usual, *columns.values())]
-        rows.append([f"`{field.name}`", *values, legal[field.name].legal, meaning.get(field.name, "")])
+    for option in options_of(cls):
+        values = [_shown(getattr(method, option.name)) for method in (usual, *columns.values())]
+        rows.append([f"`{option.name}`", *values, option.legal, option.meaning])
     if not isinstance(usual, methods.Source):
         rows.append(["optimiser", *(_optimizer(method) for method in (usual, *columns.values())), "", "by default"])
     if not rows:
@@ -187,20 +184,6 @@ def _optimizer(method: Method) -> str:
     said += [f"momentum {group['momentum']:g}"] if group.get("momentum") else []
     said += ["Nesterov"] if group.get("nesterov") else []
     return ", ".join(said)
-
-
-def _attribute_docstrings(cls: type) -> dict[str, str]:
-    """What stands below the fields of a dataclass and of those it extends."""
-    found: dict[str, str] = {}
-    for base in reversed(cls.__mro__):
-        if dataclasses.is_dataclass(base):
-            body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]
-            assert isinstance(body, ast.ClassDef)
-            for field, below in zip(body.body, body.body[1:], strict=False):
-                match field, below:
-                    case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                        found[name] = " ".join(text.split())
-    return found
 
 
 # -- pages about all methods --------------------------------------------------------------------------------------
