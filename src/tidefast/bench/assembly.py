@@ -15,6 +15,7 @@ from tidefast.bench.experiment import Experiment
 from tidefast.core import optim
 from tidefast.core.specification import Specification
 from tidefast.preparation import Preparation, prepare
+from tidefast.resets.asr import accumulations, expressions, extents, measures, triggers
 
 _REMEMBERED = 2
 
@@ -78,6 +79,14 @@ def check(experiment: Experiment) -> None:
         optim.factory(experiment.optimizer)
     streams.check(json.loads(stream_text(experiment)))
     models.registry.bound(experiment.model)
+
+
+def modules() -> tuple[str, ...]:
+    """The modules, not tidefast's own, that registered anything in this process; workers import them too."""
+    kinds = (methods.base.registry, resets.base.registry, streams.registry, models.registry, streams.orders)
+    parts = (measures.registry, triggers.registry, extents.registry, accumulations.registry)
+    registries = (*kinds, *parts, expressions.strengths, expressions.momenta)
+    return tuple(sorted(set().union(*(registry.modules() for registry in registries)) - {"__main__"}))
 
 
 def _text(part: Specification) -> str:

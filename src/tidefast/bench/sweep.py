@@ -110,7 +110,8 @@ def sweep(
     root = Path(out).resolve()
     root.mkdir(parents=True, exist_ok=True)
     stop = root / STOP
-    work = {e.key: Job(e, root / e.key, stop, threads, snapshot_every) for e in chosen}
+    modules = assembly.modules()
+    work = {e.key: Job(e, root / e.key, stop, threads, snapshot_every, modules=modules) for e in chosen}
     observe = functools.partial(_observe, list(work.values()), watch)
     errors: dict[str, str] = {}
     with locked(root / LOCK):

@@ -15,6 +15,8 @@ import torch
 from tidefast.bench.experiment import Experiment
 from tidefast.bench.results import ERROR, RESULT
 from tidefast.bench.runner import run
+from tidefast.core.specification import import_here
+from tidefast.errors import SpecificationError, UnknownNameError
 
 _PATIENCE = 120.0  # seconds for the process of a lost worker to leave the folder
 
@@ -25,6 +27,7 @@ class Job:
 
     It ends after the batch at hand, with a snapshot, when the file `stop` exists or its `parent` process, if it has
     one on this machine, is gone. `batches` is a folder that it shares with the others that see the same stream.
+    `modules` are imported first: they may register what the experiment names.
     """
 
     experiment: Experiment
@@ -34,6 +37,7 @@ class Job:
     snapshot_every: int
     parent: int | None = None
     batches: Path | None = None
+    modules: tuple[str, ...] = ()
 
     def is_finished(self) -> bool:
         return (self.folder / RESULT).is_file()
@@ -55,6 +59,7 @@ def carry_out(job: Job) -> Report:
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     torch.set_num_threads(job.threads)
+    absent = _import(job.modules)
     try:
         run(
             job.experiment,
@@ -64,8 +69,30 @@ def carry_out(job: Job) -> Report:
             patience=_PATIENCE,
             batches=job.batches,
         )
+    except UnknownNameError as error:  # the process that started the sweep has checked all names
+        elsewhere = f"; modules that cannot be imported here: {', '.join(absent)}" if absent else ""
+        return _failed(
+            job,
+            f"{type(error).__name__}: {error}; it is registered only in the process that started the sweep: name it as "
+            f"module:Class, of a module that workers can import{elsewhere}",
+        )
     except Exception as error:
-        with contextlib.suppress(OSError):
-            (job.folder / ERROR).write_text(traceback.format_exc(), encoding="utf-8")
-        return Report(job.experiment.key, f"{type(error).__name__}: {error}")
+        return _failed(job, f"{type(error).__name__}: {error}")
     return Report(job.experiment.key)
+
+
+def _import(modules: tuple[str, ...]) -> list[str]:
+    """Import them, as far as they are here; which are not."""
+    absent = []
+    for module in modules:
+        try:
+            import_here(module)
+        except SpecificationError:
+            absent.append(module)
+    return absent
+
+
+def _failed(job: Job, error: str) -> Report:
+    with contextlib.suppress(OSError):
+        (job.folder / ERROR).write_text(traceback.format_exc(), encoding="utf-8")
+    return Report(job.experiment.key, error)

@@ -15,11 +15,11 @@ EXAMPLE = (
 def arguments(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
     parser.add_argument("file", nargs="?", help="experiment in YAML; the options below change or replace it")
-    part = "; name or name:key=value,key=value (see tidefast list)"
+    part = "; name, name:key=value,key=value (see tidefast list) or module:Class"
     parser.add_argument("--stream", help="the stream" + part)
     parser.add_argument("--method", help="the method" + part)
-    parser.add_argument("--reset", help="the reset policy (default: never)")
-    parser.add_argument("--model", help="the network, or module:function (default: bundled-resnet)")
+    parser.add_argument("--reset", help="the reset policy" + part + " (default: never)")
+    parser.add_argument("--model", help="the network, likewise, or module:function (default: bundled-resnet)")
     parser.add_argument(
         "--optimizer", help="of torch.optim, such as sgd:lr=1e-3 (default: the method's published choice)"
     )
@@ -47,13 +47,14 @@ def run(options: argparse.Namespace) -> int:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from tidefast import bench
-    from tidefast.bench import interruption
+    from tidefast.bench import assembly, interruption
     from tidefast.core.validation import require_count
 
     if options.threads is not None:
         require_count("--threads", options.threads)
         torch.set_num_threads(options.threads)
     experiment = _experiment(options)
+    assembly.check(experiment)
     console = Console()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[said]}"))
     with (

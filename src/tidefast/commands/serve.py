@@ -12,7 +12,7 @@ EXAMPLE = "tidefast serve --model bundled-resnet --method roid --reset asr --opt
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
-    part = "; name or name:key=value,key=value (see tidefast list)"
+    part = "; name, name:key=value,key=value (see tidefast list) or module:Class"
     parser.add_argument("--model", default="bundled-resnet", help="registered or module:function (default %(default)s)")
     parser.add_argument("--weights", metavar="FILE", help="its state dict in .safetensors (default: the model's own)")
     parser.add_argument("--method", default="roid", help=f"the method{part} (default %(default)s)")

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeAlias, TypeVar
 
 from tidefast.core import notation
@@ -107,14 +108,7 @@ def imported(address: str) -> Callable[..., Any]:
     tidefast.errors.SpecificationError: module math has no 'sqr'; did you mean 'sqrt'?
     """
     module_name, _, name = address.partition(":")
-    if str(Path.cwd()) not in sys.path:  # a script's own folder is there, but not that of whoever calls `tidefast`
-        sys.path.insert(0, str(Path.cwd()))
-    try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise SpecificationError(str(error)) from error
-    except Exception as error:  # whatever the module does when it is imported
-        raise SpecificationError(f"{module_name} cannot be imported: {type(error).__name__}: {error}") from error
+    module = import_here(module_name)
     try:
         found = operator.attrgetter(name)(module)
     except AttributeError as error:
@@ -123,6 +117,18 @@ def imported(address: str) -> Callable[..., Any]:
         raise SpecificationError(f"expected a class or a function, got {type(found).__name__}")
     made: Callable[..., Any] = found
     return made
+
+
+def import_here(name: str) -> ModuleType:
+    """The module of that name, be it in the current folder."""
+    if str(Path.cwd()) not in sys.path:  # a script's own folder is there, but not that of whoever calls `tidefast`
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise SpecificationError(str(error)) from error
+    except Exception as error:  # whatever the module does when it is imported
+        raise SpecificationError(f"{name} cannot be imported: {type(error).__name__}: {error}") from error
 
 
 def bound(
