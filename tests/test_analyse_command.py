@@ -62,6 +62,7 @@ def test_one_analysis_writes_data_table_and_figure_and_shows_the_table(runs, tmp
     assert all(label in out for label in ("ETA + RDumb", "ETA + ASR"))
 
 
+@pytest.mark.slow
 def test_all_writes_what_can_be_said_and_has_a_line_for_the_rest(runs, tmp_path, capsys):
     assert cli.main(["analyse", "all", str(runs), "--out", str(tmp_path)]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -73,6 +73,7 @@ def test_bad_input_exits_with_one_clear_line(arguments, message, capsys):
     assert error.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_speed_prints_the_table(capsys):
     assert cli.main(["speed", "--network", "resnet26-32px", "--methods", "eta", "--rounds", "1", "--batch", "4"]) == 0
     out = capsys.readouterr().out

@@ -161,6 +161,7 @@ class _Interruption(logging.Handler):
             raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_an_interrupted_training_ends_with_the_same_bits(
     name: str, script: ModuleType, noise: ImageSet, tmp_path: Path
@@ -212,6 +213,7 @@ def test_the_learning_rate_rises_to_its_peak_and_falls_to_zero(script: ModuleTyp
 # --- The networks of the published tables
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "parameters"), [("resnet50", 25_557_032), ("vit_b_16", 86_567_656)])
 def test_torchvision_networks_by_name_normalise_and_select(torchvision, tmp_path, name, parameters):
     torch.manual_seed(0)

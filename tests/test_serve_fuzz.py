@@ -63,6 +63,7 @@ NOT_HTTP = "Invalid HTTP request received."
 JUDGED_ELSEWHERE = [checks.positive_data_acceptance, checks.negative_data_rejection]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", list(schemathesis.GenerationMode), ids=lambda mode: mode.value)
 def test_the_service_answers_as_its_document_says(service, mode):
     """No status, type or shape of an answer that is not in the document; no failure; nothing without the token."""

@@ -70,6 +70,7 @@ def expected(tmp_path_factory) -> dict[str, list[bytes]]:
     return bits(bench.sweep(GRID, tmp_path_factory.mktemp("local"), jobs=2, threads=1))
 
 
+@pytest.mark.slow
 def test_a_worker_makes_its_model_once(tmp_path, marks):
     grid = {**GRID, "model": "test_sweep:counted_model", "steps": 2}
     bits(bench.sweep(grid, tmp_path / "runs", jobs=2, threads=1))

@@ -623,6 +623,7 @@ def test_a_run_that_has_only_begun_is_told_about(runs, capsys, tmp_path):
     assert "0% seen" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_sweep_may_go_on_meanwhile(tmp_path):
     """Segments become final files and vanish while they are being read."""
     grid = {"stream": "clean", "steps": 6, "batch": 4, "seed": list(range(12)), "method": "source"}

@@ -26,7 +26,7 @@ CLASSES = 100
 
 
 @dataclass(frozen=True)
-class Shape:
+class ResNetShape:
     """A bottleneck residual network to measure on, and its input."""
 
     blocks: tuple[int, ...]
@@ -94,14 +94,14 @@ class TransformerShape:
         return torch.rand(self.batch, 3, self.side, self.side, generator=torch.Generator().manual_seed(0))
 
 
-SHAPES: dict[str, Shape | TransformerShape] = {
-    "resnet26-32px": Shape(blocks=(2, 2, 2, 2), width=32, side=32, batch=64, large_stem=False),
-    "resnet50-224px": Shape(blocks=(3, 4, 6, 3), width=64, side=224, batch=8, large_stem=True),
+SHAPES: dict[str, ResNetShape | TransformerShape] = {
+    "resnet26-32px": ResNetShape(blocks=(2, 2, 2, 2), width=32, side=32, batch=64, large_stem=False),
+    "resnet50-224px": ResNetShape(blocks=(3, 4, 6, 3), width=64, side=224, batch=8, large_stem=True),
     "vit-32px": TransformerShape(batch=64),
 }
 
 
-def methods_for(shape: Shape | TransformerShape) -> list[str]:
+def methods_for(shape: ResNetShape | TransformerShape) -> list[str]:
     """The methods that run on a network."""
     every = isinstance(shape, TransformerShape)
     return [name for name, method in methods_measured().items() if every or not method.transformers_only]
@@ -132,7 +132,7 @@ class StepCost:
 
 
 def measure(
-    shape: Shape | TransformerShape,
+    shape: ResNetShape | TransformerShape,
     names: Sequence[str],
     rounds: int = 7,
     progress: Callable[[str], None] = lambda message: None,
@@ -196,7 +196,9 @@ def alternate(
     return times
 
 
-def _adapter(shape: Shape | TransformerShape, model: nn.Module, method: Method, reset: resets.Reset | None) -> Adapter:
+def _adapter(
+    shape: ResNetShape | TransformerShape, model: nn.Module, method: Method, reset: resets.Reset | None
+) -> Adapter:
     images = shape.images()
     labels = torch.arange(len(images)) % CLASSES
     return Adapter(model, method, reset=reset, source=(images, labels) if method.needs_source else None)
@@ -223,12 +225,12 @@ def _bookkeeping(adapter: Adapter, images: Tensor, rounds: int) -> float:
     return statistics.median(seconds)
 
 
-def _memory_in_a_new_process(shape: Shape | TransformerShape, name: str) -> tuple[float, float]:
+def _memory_in_a_new_process(shape: ResNetShape | TransformerShape, name: str) -> tuple[float, float]:
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(_memory, (shape, name))
 
 
-def _memory(shape: Shape | TransformerShape, name: str) -> tuple[float, float]:
+def _memory(shape: ResNetShape | TransformerShape, name: str) -> tuple[float, float]:
     torch.set_num_threads(1)
     model = shape.network()
     method = methods_measured()[name.removesuffix("+asr")]
