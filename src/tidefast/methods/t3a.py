@@ -28,14 +28,14 @@ from tidefast.probes.features import Features, head_of
 class T3A(Source):
     """Answers with the features of an image times the prototype of each class, which follows the stream.
 
-    A class is supported by features at length 1: at first by the rows of the classifier that the classifier itself puts
-    into that class, then by those images that it does. Each class keeps the `filter_k` supports of which the classifier
-    was surest, the batch at hand included, and their sum at length 1 is its prototype. No parameter changes, there is no
-    gradient, and a step is one forward pass; the statistics are the source's. A reset, also one of a few layers, leaves
-    the classifier's rows alone as supports. An optimiser that is passed is not used.
+    A class is supported by features at length 1: at first by the rows of the classifier that the classifier itself
+    puts into that class, then by those images that it does. Each class keeps the `filter_k` supports of which the
+    classifier was surest, the batch at hand included, and their sum at length 1 is its prototype. No parameter changes,
+    there is no gradient, and a step is one forward pass; the statistics are the source's. A reset, also one of a few
+    layers, leaves the classifier's rows alone as supports. An optimiser that is passed is not used.
 
-    f: features, the input of the classifier head; w, b: its weights and bias; H: the entropy of its answer. However long
-    the stream, the supports are [classes, `filter_k`, width of the features].
+    f: features, the input of the classifier head; w, b: its weights and bias; H: the entropy of its answer. However
+    long the stream, the supports are [classes, `filter_k`, width of the features].
     """
 
     about: ClassVar[About] = About(
