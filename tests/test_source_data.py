@@ -13,10 +13,10 @@ from torch import Tensor
 
 import tidefast
 from tidefast import methods, resets
-from tidefast.bench.assembly import _clean
 from tidefast.core.network import Network
 from tidefast.core.source import SourceData
 from tidefast.datasets import ImageSet
+from tidefast.datasets.tensors import source_batches
 from tidefast.testing import small_network
 
 IMAGES, LABELS = torch.rand(40, 3, 16, 16), torch.arange(40) % 10
@@ -139,9 +139,9 @@ def test_every_batch_of_a_sorted_set_is_spread_over_its_classes():
     labels = np.arange(200) // 20
     images = np.zeros((200, 4, 4, 3), np.uint8)
     images[:, 0, 0, 0] = np.arange(200)
-    spread = _clean(ImageSet(images, labels, tuple("abcdefghij")), 200)
+    spread = source_batches(ImageSet(images, labels, tuple("abcdefghij")), 200)
     assert all(len(torch.unique(of_batch)) == 10 for _, of_batch in spread)
     assert sorted(torch.cat([batch for batch, _ in spread])[:, 0, 0, 0].mul(255).round().tolist()) == list(range(200))
     shuffled = np.random.default_rng(0).permutation(labels)
-    kept = _clean(ImageSet(images, shuffled, tuple("abcdefghij")), 200)
+    kept = source_batches(ImageSet(images, shuffled, tuple("abcdefghij")), 200)
     assert torch.cat([of_batch for _, of_batch in kept]).tolist() == shuffled.tolist()
