@@ -1,11 +1,12 @@
-# `make demo` and `make test` do all set-up themselves: a virtual environment in .venv, made when missing.
+# `make demo` and `make test` do all set-up themselves: a virtual environment in .venv, made when missing. The
+# demonstration installs only what it needs; the rest comes with the first target that needs it.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test docs lint types check clean
+.PHONY: build demo test docs lint types check clean
 
-demo: $(VENV)/ready
+demo: $(VENV)/demo
 	$(BIN)/tidefast demo
 
 # The quick tests. Whole chunks of a file stay together on a worker, so that fixtures of a module are made once.
@@ -27,10 +28,22 @@ types: $(VENV)/ready
 check: lint types
 	$(PYTEST)
 
-$(VENV)/ready: pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+# sdist and wheel, and the wheel tried in an environment of its own.
+build: $(VENV)/ready
+	$(BIN)/python .ci/build.py
+
+INSTALL = PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/demo: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) '.[bench]'
 	touch $@
+
+$(VENV)/ready: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) '.[dev]'
+	touch $(VENV)/demo $@
 
 clean:
 	rm -rf $(VENV)

@@ -2,49 +2,87 @@
 
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from types import ModuleType
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
 
 try:
     __version__ = version("tidefast")
 except PackageNotFoundError:  # a source tree that was never installed
     __version__ = "0.0.0"
 
-from tidefast import methods, resets
-from tidefast.adapter import Adapter
-from tidefast.core.record import Callback, History, JsonLines, StepRecord
-from tidefast.errors import FolderError, NonFiniteError, SnapshotError, TidefastError, UnknownNameError
-from tidefast.fleet import Fleet
-from tidefast.methods.reservoir import Reservoir
-from tidefast.preparation import Preparation, prepare
+if TYPE_CHECKING:  # what `_WHERE` says, for those who only read
+    from tidefast import bench as bench
+    from tidefast import corruptions as corruptions
+    from tidefast import datasets as datasets
+    from tidefast import errors as errors
+    from tidefast import methods, models, resets, streams
+    from tidefast import testing as testing
+    from tidefast.adapter import Adapter
+    from tidefast.core.record import Callback, History, JsonLines, StepRecord
+    from tidefast.errors import FolderError, NonFiniteError, SnapshotError, TidefastError, UnknownNameError
+    from tidefast.fleet import Fleet
+    from tidefast.methods.reservoir import Reservoir
+    from tidefast.preparation import Preparation, prepare
 
-_ON_DEMAND = ("bench", "corruptions", "datasets", "models", "streams", "testing")
-"""Parts that are imported when first touched, because an adapter in production needs none of them."""
+    adapt = Adapter
+    list_methods = methods.base.registry.names
+    list_models = models.registry.names
+    list_resets = resets.base.registry.names
+    list_streams = streams.registry.names
+    register_method = methods.base.registry.register
+    register_reset = resets.base.registry.register
 
-adapt = Adapter
-list_methods = methods.base.registry.names
-list_resets = resets.base.registry.names
-register_method = methods.base.registry.register
-register_reset = resets.base.registry.register
+_WHERE = {
+    "Adapter": "adapter:Adapter",
+    "Callback": "core.record:Callback",
+    "Fleet": "fleet:Fleet",
+    "FolderError": "errors:FolderError",
+    "History": "core.record:History",
+    "JsonLines": "core.record:JsonLines",
+    "NonFiniteError": "errors:NonFiniteError",
+    "Preparation": "preparation:Preparation",
+    "Reservoir": "methods.reservoir:Reservoir",
+    "SnapshotError": "errors:SnapshotError",
+    "StepRecord": "core.record:StepRecord",
+    "TidefastError": "errors:TidefastError",
+    "UnknownNameError": "errors:UnknownNameError",
+    "adapt": "adapter:Adapter",
+    "bench": "bench",
+    "corruptions": "corruptions",
+    "datasets": "datasets",
+    "errors": "errors",
+    "list_methods": "methods:base.registry.names",
+    "list_models": "models:registry.names",
+    "list_resets": "resets:base.registry.names",
+    "list_streams": "streams:registry.names",
+    "methods": "methods",
+    "models": "models",
+    "prepare": "preparation:prepare",
+    "register_method": "methods:base.registry.register",
+    "register_reset": "resets:base.registry.register",
+    "resets": "resets",
+    "streams": "streams",
+    "testing": "testing",
+}
+"""Each public name, and the module and what in it the name stands for.
+
+They are imported when first touched: `tidefast --help` needs no torch, and an adapter in production no benchmark.
+"""
 
 
-def list_streams(pattern: str = "*") -> list[str]:
-    """Registered streams whose names match a shell pattern, sorted."""
-    from tidefast import streams
-
-    return streams.registry.names(pattern)
-
-
-def list_models(pattern: str = "*") -> list[str]:
-    """Registered networks whose names match a shell pattern, sorted."""
-    from tidefast import models
-
-    return models.registry.names(pattern)
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'tidefast' has no attribute {name!r}")
+    module, _, path = _WHERE[name].partition(":")
+    value = import_module(f"tidefast.{module}")
+    if path:
+        value = attrgetter(path)(value)
+    globals()[name] = value
+    return value
 
 
-def __getattr__(name: str) -> ModuleType:
-    if name in _ON_DEMAND:
-        return import_module(f"tidefast.{name}")
-    raise AttributeError(f"module 'tidefast' has no attribute {name!r}")
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_WHERE})
 
 
 __all__ = [

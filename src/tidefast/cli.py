@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 
 import tidefast
-from tidefast.errors import TidefastError
+from tidefast.commands import extras
+from tidefast.errors import TidefastError, UnknownNameError
 
 COMMANDS = (
     *("demo", "run", "sweep", "report", "analyse", "reproduce", "paper"),
@@ -20,9 +22,11 @@ COMMANDS = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
-    options = _parser().parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        return int(options.run(options) or 0)
+        options = _parser(_asked(given)).parse_args(given)
+        with extras.named(options.command, options.extra):
+            return int(options.run(options) or 0)
     except BrokenPipeError:  # whoever read our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
@@ -34,7 +38,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
 
 
-def _parser() -> argparse.ArgumentParser:
+def _asked(given: Sequence[str]) -> str | None:
+    """The command that was asked for; None when it is only about `tidefast` itself."""
+    if not given or given[0].startswith("-"):
+        return None
+    if given[0] not in COMMANDS:
+        near = difflib.get_close_matches(given[0], COMMANDS, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise UnknownNameError(f"there is no command {given[0]!r}; {hint}tidefast --help lists all")
+    return given[0]
+
+
+def _parser(asked: str | None) -> argparse.ArgumentParser:
+    """What `tidefast` takes; only the command that was asked for says what it takes itself."""
     parser = argparse.ArgumentParser(
         prog="tidefast",
         description="Classifiers that adapt to their own drifting test stream and do not collapse.",
@@ -47,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
         own = commands.add_parser(
             name, help=command.PURPOSE, description=command.PURPOSE, epilog=f"example: {command.EXAMPLE}"
         )
-        command.arguments(own)
-        own.set_defaults(run=command.run)
+        if name == asked:
+            command.arguments(own)
+            own.set_defaults(command=name, run=command.run, extra=command.EXTRA)
     return parser

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 PURPOSE = "answer one of the paper's questions with data, a table and a figure, on runs there are or that it launches"
 EXAMPLE = "tidefast analyse collapse --out analyses"
+EXTRA = "figures"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 PURPOSE = "measure a model's accuracies under all pairs of corruptions, for calibrated CCC streams"
 EXAMPLE = "tidefast calibrate --model bundled-resnet --level hard --images 200 --out hard.npz"
+EXTRA = "data"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

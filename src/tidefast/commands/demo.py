@@ -6,6 +6,7 @@ import argparse
 
 PURPOSE = "several methods side by side on a drifting stream of the bundled images, and a page that shows what happened"
 EXAMPLE = "tidefast demo --seed 1 --out runs/second"
+EXTRA = "bench"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -6,6 +6,7 @@ import argparse
 
 PURPOSE = "write a CCC stream as tar shards in the published layout"
 EXAMPLE = "tidefast generate --level hard --speed 160 --seed 43 --total 8000 --images-per-shard 2000 --out shards"
+EXTRA = "data"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

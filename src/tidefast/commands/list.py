@@ -9,6 +9,7 @@ from typing import Any
 
 PURPOSE = "registered names, and what they stand for"
 EXAMPLE = "tidefast list streams 'cin-c*' --long"
+EXTRA = None
 
 _KINDS = ("methods", "resets", "streams", "models")
 

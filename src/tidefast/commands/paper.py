@@ -8,6 +8,7 @@ from tidefast.commands import output
 
 PURPOSE = "the published tables: list them, show one, find a method"
 EXAMPLE = "tidefast paper 4 --format markdown"
+EXTRA = None
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -8,6 +8,7 @@ from tidefast.commands import output
 
 PURPOSE = "tables and a page of any set of runs, finished or not"
 EXAMPLE = "tidefast report runs/main --format latex --table accuracy --out accuracy.tex"
+EXTRA = "bench"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -8,6 +8,7 @@ from tidefast.commands import output, paper_runs
 
 PURPOSE = "run what a table or figure of the paper needs, and show ours beside theirs"
 EXAMPLE = "tidefast reproduce table 5"
+EXTRA = "bench"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -10,6 +10,7 @@ EXAMPLE = (
     "tidefast run --stream ccc-mini:level=hard --method eta:similarity_margin=0.4 --reset asr --optimizer adam:lr=1e-3 "
     "--steps 3000 --batch 32 --seed 43 --out runs/first"
 )
+EXTRA = "bench"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

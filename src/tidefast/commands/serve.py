@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from tidefast.errors import how_to_install
-
 PURPOSE = "an HTTP service: many streams over one model, each adapting on its own; a restart goes on where it stopped"
 EXAMPLE = "tidefast serve --model bundled-resnet --method roid --reset asr --optimizer adam:lr=1e-3 --state state"
+EXTRA = "serve"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,10 +66,7 @@ def run(options: argparse.Namespace) -> int:
     import logging
     from pathlib import Path
 
-    try:
-        from tidefast import serve
-    except ImportError as error:
-        raise ImportError(f"the service needs more packages ({error}): {how_to_install('serve')}") from error
+    from tidefast import serve
 
     logging.basicConfig(
         level=logging.DEBUG if options.verbose else logging.INFO,

@@ -8,6 +8,7 @@ from typing import Any
 
 PURPOSE = "step time of each method as a ratio to its unavoidable forward and backward passes"
 EXAMPLE = "tidefast speed --network resnet26-32px --methods eta roid --rounds 15"
+EXTRA = None
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -6,6 +6,7 @@ import argparse
 
 PURPOSE = "a grid of experiments on local processes or a Ray cluster; finished runs are not run again"
 EXAMPLE = "tidefast sweep grid.yaml --out runs/grid --jobs 2"
+EXTRA = "bench"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

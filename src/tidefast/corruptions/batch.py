@@ -10,6 +10,7 @@ import numpy.typing as npt
 from tidefast.corruptions.names import canonical
 from tidefast.corruptions.randomness import generator
 from tidefast.corruptions.severity import Scale, SeverityConstants, constants, require_scale, require_severity
+from tidefast.errors import how_to_install
 
 MIN_SIDE = 8  # below this some of the constants stop meaning anything
 _MAX_WORD = 2**64 - 1
@@ -54,9 +55,7 @@ def _corrupt(
     try:
         from tidefast.corruptions.recipes import DETERMINISTIC, RANDOM
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f"image corruptions need {error.name!r}; install opencv-python-headless, scipy and numba"
-        ) from error
+        raise ImportError(f"image corruptions need {error.name!r}: {how_to_install('data')}") from error
 
     out = np.empty_like(images)
     if name in DETERMINISTIC:

@@ -1,0 +1,168 @@
+"""The command line and the package start light: no torch before it is needed, and no extra that is not."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import tidefast
+from tidefast import cli
+from tidefast.commands import extras
+
+PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+
+
+def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=300)
+
+
+CALL = """
+import sys, time
+from tidefast.cli import main
+try:
+    code = main(sys.argv[1:])
+except SystemExit as stop:
+    code = stop.code
+print("torch" in sys.modules, code, time.process_time())
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"), [(["--help"], 0), (["--version"], 0), (["lst"], 2), ([], 2), (["run", "--help"], 0)]
+)
+def test_what_is_only_about_the_command_line_needs_no_torch(arguments, code):
+    imported, left, _ = python(CALL, *arguments).stdout.splitlines()[-1].split()
+    assert (imported, left) == ("False", str(code))
+
+
+def test_help_costs_at_most_a_quarter_of_importing_torch():
+    best = {
+        what: min(float(python(code, *arguments).stdout.split()[-1]) for _ in range(2))
+        for what, code, arguments in (
+            ("torch", "import time, torch; print(time.process_time())", []),
+            ("help", CALL, ["--help"]),
+        )
+    }
+    assert best["help"] <= best["torch"] / 4, best
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("lst", "list"), ("analyze", "analyse"), ("sevre", "serve")])
+def test_a_mistyped_command_gets_the_nearest_name_in_one_line(typed, meant, capsys):
+    assert cli.main([typed, "--out", "x"]) == 2
+    error = capsys.readouterr().err
+    assert (
+        error == f"tidefast: error: there is no command {typed!r}; did you mean {meant!r}? tidefast --help lists all\n"
+    )
+
+
+def test_a_command_like_no_other_gets_no_guess(capsys):
+    assert cli.main(["xyzzy"]) == 2
+    assert capsys.readouterr().err == "tidefast: error: there is no command 'xyzzy'; tidefast --help lists all\n"
+
+
+# -- the package ----------------------------------------------------------------------------------------------------
+
+
+def test_every_public_name_is_there_when_it_is_touched():
+    code = """
+import sys, tidefast
+assert "torch" not in sys.modules
+assert set(tidefast.__all__) <= set(dir(tidefast))
+from tidefast import *
+from tidefast import adapt, methods, resets
+assert adapt is tidefast.Adapter and "roid" in list_methods() and "asr" in list_resets()
+assert "drift" in list_streams() and "bundled-resnet" in list_models()
+assert all(name in globals() for name in tidefast.__all__)
+"""
+    done = python(code)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_table_of_public_names_holds_all_of_them_and_each_leads_somewhere():
+    assert set(tidefast.__all__) <= set(tidefast._WHERE)
+    for name in tidefast._WHERE:
+        assert tidefast.__getattr__(name) is not None
+    with pytest.raises(AttributeError, match="has no attribute 'adpat'"):
+        _ = tidefast.adpat
+
+
+# -- extras ---------------------------------------------------------------------------------------------------------
+
+WITHOUT = f"""
+import sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {set().union(*extras.PACKAGES.values(), {"ray", "torchvision", "timm", "starlette"})!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Missing())
+from tidefast.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+"""As after a plain installation, without any extra."""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "extra"),
+    [
+        (["demo"], "bench"),
+        (["run", "--stream", "drift", "--method", "eta", "--out", "x"], "bench"),
+        (["sweep", "grid.yaml", "--out", "x"], "bench"),
+        (["report", "x"], "bench"),
+        (["analyse"], "figures"),
+        (["reproduce"], "bench"),
+        (["calibrate", "--out", "x.npz", "--images", "8"], "data"),
+        (["generate", "--out", "x", "--total", "100"], "data"),
+        (["serve"], "serve"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else value,
+)
+def test_a_command_whose_extra_is_missing_names_it_in_one_line(arguments, extra, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT, *arguments], capture_output=True, text=True, timeout=300, cwd=tmp_path
+    )
+    assert done.returncode == 2
+    assert re.fullmatch(rf"tidefast: error: .+: pip install '\.\[{extra}\]' in a clone of tidefast\n", done.stderr), (
+        done.stderr
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        (["list"], "streams\tdrift"),
+        (["list", "--long"], "needs"),
+        (["paper"], "ImageNet-C"),
+        (["paper", "4", "--format", "markdown"], "| ETA"),
+        (["calibrate", "--show", "bundled"], "alone at severity 5"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_needs_no_extra_works_without_one(arguments, shown):
+    done = python(WITHOUT, *arguments)
+    assert done.returncode == 0, done.stderr
+    assert shown in done.stdout
+
+
+def requirements(extra: str) -> set[str]:
+    """Distributions that an extra brings, those of the extras it includes too."""
+    brought: set[str] = set()
+    for requirement in PROJECT["optional-dependencies"][extra]:
+        if included := re.match(r"tidefast\[(.+)\]", requirement):
+            brought |= set().union(*map(requirements, included[1].split(",")))
+        else:
+            brought.add(re.split(r"[^\w.-]", requirement)[0].lower())
+    return brought
+
+
+@pytest.mark.parametrize("extra", extras.PACKAGES)
+def test_the_table_of_packages_is_what_the_project_file_says(extra):
+    always = {re.split(r"[^\w.-]", requirement)[0].lower() for requirement in PROJECT["dependencies"]}
+    distributions = importlib.metadata.packages_distributions()
+    brought = {next(iter(distributions[package])).lower().replace("_", "-") for package in extras.PACKAGES[extra]}
+    assert brought == requirements(extra) - always
