@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import tidefast
-from tidefast import cli
+from tidefast import cli, report
 from tidefast.commands import extras
 
 PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
@@ -85,12 +85,13 @@ assert all(name in globals() for name in tidefast.__all__)
     assert done.returncode == 0, done.stderr
 
 
-def test_the_table_of_public_names_holds_all_of_them_and_each_leads_somewhere():
-    assert set(tidefast.__all__) <= set(tidefast._WHERE)
-    for name in tidefast._WHERE:
-        assert tidefast.__getattr__(name) is not None
+@pytest.mark.parametrize("package", [tidefast, report], ids=lambda package: package.__name__)
+def test_the_table_of_public_names_holds_all_of_them_and_each_leads_somewhere(package):
+    assert set(package.__all__) <= set(package._WHERE)
+    for name in package._WHERE:
+        assert package.__getattr__(name) is getattr(package, name)
     with pytest.raises(AttributeError, match="has no attribute 'adpat'"):
-        _ = tidefast.adpat
+        _ = package.adpat
 
 
 # -- extras ---------------------------------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
 """Long-term test-time adaptation: classifiers that follow their drifting test stream and do not collapse."""
 
-from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tidefast.core.on_demand import on_demand
 
 try:
     __version__ = version("tidefast")
@@ -69,21 +69,7 @@ _WHERE = {
 They are imported when first touched: `tidefast --help` needs no torch, and an adapter in production no benchmark.
 """
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        raise AttributeError(f"module 'tidefast' has no attribute {name!r}")
-    module, _, path = _WHERE[name].partition(":")
-    value = import_module(f"tidefast.{module}")
-    if path:
-        value = attrgetter(path)(value)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_WHERE})
-
+__getattr__, __dir__ = on_demand(__name__, _WHERE)
 
 __all__ = [
     "Adapter",
