@@ -44,9 +44,6 @@ def made(
     for t, right in enumerate(share):
         correct = round(10 * right)
         span = {"domain": domains[t] if domains else "fog", "visit": 0, "images": 10, "correct": correct}
-        measured = dict.fromkeys(
-            ("concentration_mean_of_softmax", "concentration_without_1", "concentration_without_10_percent")
-        )
         ledger.append(
             LedgerRow(
                 step=t + 1,
@@ -54,12 +51,7 @@ def made(
                 correct=correct,
                 selected=10,
                 loss=None,
-                concentration=None if concentration is None else float(concentration[t]),
-                **measured,
-                threshold=None,
-                inconsistency=None,
-                momentum=None,
-                penalty=None,
+                measurements={} if concentration is None else {"concentration": float(concentration[t])},
                 reset_fraction=depth if t in resets else 0.0,
                 nonfinite=0,
                 skipped=None,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tidefast.bench import Experiment, Run, find, load, metrics
-from tidefast.bench.ledger import Ledger, LedgerRow
+from tidefast.bench.ledger import VARIANTS, Ledger, LedgerRow
 from tidefast.bench.runner import run as run_experiment
 from tidefast.core.specification import Specification
 from tidefast.paper import domain_order
@@ -48,9 +48,10 @@ def write(tmp_path: Path) -> Write:
         ledger = Ledger(folder)
         for at, (domain, visit, correct) in enumerate(batches):
             span = {"domain": domain, "visit": visit, "images": 10, "correct": correct}
-            measured = (0.1, -1.0, -1.0, -1.0, -1.0, -1.0, 0.1, 0.9, 0.1)
+            measured = {**dict.fromkeys(("concentration", *VARIANTS, "threshold"), -1.0), "momentum": 0.9}
+            measured |= {"inconsistency": 0.1, "penalty": 0.1}
             counts = list(labels)
-            ledger.append(LedgerRow(at + 1, 10, correct, 10, *measured, 0.0, 0, None, counts, counts, [span], 0.01))
+            ledger.append(LedgerRow(at + 1, 10, correct, 10, 0.1, measured, 0.0, 0, None, counts, counts, [span], 0.01))
         ledger.flush()
         ledger.finish()
         (folder / "result.json").write_text(json.dumps(metrics.summary(load(folder))))

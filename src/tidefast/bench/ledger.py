@@ -1,13 +1,15 @@
 """What a run writes down: one row per batch, in Parquet.
 
 While it runs, each snapshot is preceded by a segment with the rows since the last one; when it ends, the segments
-become `steps.parquet`, `spans.parquet` and `timing.parquet`, and only the last depends on the machine.
+become `steps.parquet`, `spans.parquet` and `timing.parquet`, and only the last depends on the machine. What a policy
+measures beyond the standard measurements has a column each, which says itself what it is.
 """
 
 from __future__ import annotations
 
 import io
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,12 +19,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidefast.core.files import write_atomically
+from tidefast.core.measurement import STANDARD, Measurement
 
 SEGMENTS, STEPS, SPANS, TIMING = "segments", "steps.parquet", "spans.parquet", "timing.parquet"
 
 VARIANTS = ("concentration_mean_of_softmax", "concentration_without_1", "concentration_without_10_percent")
 """Other measures of the same predictions; runs of before they were measured do not have them."""
-_MEASURES = ("loss", "concentration", *VARIANTS, "threshold", "inconsistency", "momentum", "penalty")
+_MEASURED = ("concentration", *VARIANTS, *(name for name in STANDARD if name != "concentration"))
 _COUNTS = pa.list_(pa.int32())
 _SPAN = pa.struct([("domain", pa.string()), ("visit", pa.int32()), ("images", pa.int32()), ("correct", pa.int32())])
 _SCHEMA = pa.schema(
@@ -31,7 +34,8 @@ _SCHEMA = pa.schema(
         ("images", pa.int32()),
         ("correct", pa.int32()),
         ("selected", pa.int32()),
-        *((name, pa.float64()) for name in _MEASURES),
+        ("loss", pa.float64()),
+        *((name, pa.float64()) for name in _MEASURED),
         ("reset_fraction", pa.float64()),
         ("nonfinite", pa.int32()),
         ("skipped", pa.string()),
@@ -41,6 +45,8 @@ _SCHEMA = pa.schema(
         ("seconds", pa.float64()),
     ]
 )
+_STANDARD = tuple(name for name in _SCHEMA.names if name not in ("spans", "seconds"))
+"""The columns that the steps of every run have."""
 _NAME = re.compile(r"steps-(\d{10})\.parquet")
 
 
@@ -53,15 +59,8 @@ class LedgerRow:
     correct: int
     selected: int
     loss: float | None
-    concentration: float | None
-    concentration_mean_of_softmax: float | None
-    concentration_without_1: float | None
-    """Without the logit of the largest magnitude."""
-    concentration_without_10_percent: float | None
-    threshold: float | None
-    inconsistency: float | None
-    momentum: float | None
-    penalty: float | None
+    measurements: Mapping[str, float]
+    """What the policy measured, and the concentration and its `VARIANTS` in any case."""
     reset_fraction: float
     nonfinite: int
     skipped: str | None
@@ -78,9 +77,12 @@ class Ledger:
 
     FILES = (STEPS, SPANS, TIMING)
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, measures: Mapping[str, Measurement] | None = None) -> None:
+        """measures: what the policy measures, for a ledger that is written to."""
         self.folder = folder
         self._rows: list[LedgerRow] = []
+        further = {name: what for name, what in (measures or {}).items() if name not in STANDARD}
+        self._schema = pa.schema([*_SCHEMA, *(_column_of(name, what) for name, what in further.items())])
 
     @property
     def complete(self) -> bool:
@@ -111,13 +113,14 @@ class Ledger:
         if not self._rows:
             return
         (self.folder / SEGMENTS).mkdir(exist_ok=True)
-        table = pa.Table.from_pylist([vars(row) for row in self._rows], schema=_SCHEMA)
+        rows = [{**vars(row), **row.measurements} for row in self._rows]
+        table = pa.Table.from_pylist(rows, schema=self._schema)
         write_atomically(self.folder / SEGMENTS / f"steps-{self._rows[-1].step:010d}.parquet", _bytes(table))
         self._rows.clear()
 
     def finish(self) -> None:
         """Turn the segments into the final files."""
-        table = self._table(_SCHEMA.names)
+        table = self._table(self._schema)
         write_atomically(self.folder / TIMING, _bytes(table.select(["step", "seconds"])))
         write_atomically(self.folder / SPANS, _bytes(_flattened(table)))
         write_atomically(self.folder / STEPS, _bytes(table.drop_columns(["spans", "seconds"])))
@@ -133,7 +136,15 @@ class Ledger:
         """The columns of one of the final files."""
         if file == SPANS:
             return ["step", *(field.name for field in _SPAN)]
-        return ["step", "seconds"] if file == TIMING else [n for n in _SCHEMA.names if n not in ("spans", "seconds")]
+        return ["step", "seconds"] if file == TIMING else [*_STANDARD, *(field.name for field in self._further())]
+
+    def has(self, file: str, name: str) -> bool:
+        """Whether a final file has that column."""
+        return (file == STEPS and name in _STANDARD) or name in self.names(file)
+
+    def measures(self) -> dict[str, Measurement]:
+        """What the run's policy measured beyond the standard measurements."""
+        return {field.name: _measurement_in(field) for field in self._further()}
 
     def column(self, file: str, name: str, end: int | None = None) -> pa.ChunkedArray:
         """A column of a final file, or of what will become it, up to batch `end`; nothing else is read."""
@@ -149,19 +160,27 @@ class Ledger:
         if self.complete:
             return _read(self.folder / file, [name]).column(name)
         if file == SPANS:
-            return _flattened(self._table(["step", "spans"])).column(name)
-        return self._table([name]).column(name)
+            return _flattened(self._table(_part("step", "spans"))).column(name)
+        return self._table(_part(name)).column(name)
 
     def _rows_until(self, file: str, end: int) -> int:
         if file != SPANS:
             return end
         return int(np.searchsorted(self.column(SPANS, "step").to_numpy(), end, side="right"))
 
-    def _table(self, names: list[str]) -> pa.Table:
+    def _table(self, schema: pa.Schema) -> pa.Table:
         """Some columns of the segments."""
-        schema = pa.schema([_SCHEMA.field(name) for name in names])
-        parts = [_read(path, names).cast(schema) for path in self._segments().values()]
+        parts = [_read(path, schema.names).cast(schema) for path in self._segments().values()]
         return pa.concat_tables(parts).combine_chunks() if parts else schema.empty_table()
+
+    def _further(self) -> list[pa.Field]:
+        """The columns on the disk that not every run has; a run that goes on has those of its latest rows."""
+        for path in (self.folder / STEPS, *reversed(self._segments().values())):
+            try:
+                return [field for field in pq.read_schema(path) if field.name not in _SCHEMA.names]
+            except FileNotFoundError:  # not finished, or just finished
+                continue
+        return []
 
     def _segments(self) -> dict[int, Path]:
         found = {}
@@ -178,8 +197,23 @@ def _read(path: Path, names: list[str]) -> pa.Table:
     table = pq.read_table(path, columns=[name for name in names if name in there])
     for at, name in enumerate(names):
         if name not in there:
-            table = table.add_column(at, name, pa.nulls(table.num_rows, _SCHEMA.field(name).type))
+            table = table.add_column(at, name, pa.nulls(table.num_rows, _part(name).field(name).type))
     return table
+
+
+def _part(*names: str) -> pa.Schema:
+    """Of columns; one that not every run has is a measurement."""
+    return pa.schema([_SCHEMA.field(name) if name in _SCHEMA.names else (name, pa.float64()) for name in names])
+
+
+def _column_of(name: str, what: Measurement) -> pa.Field:
+    said = {key: value for key, value in vars(what).items() if value}
+    return pa.field(name, pa.float64(), metadata=said)
+
+
+def _measurement_in(field: pa.Field) -> Measurement:
+    said = {key.decode(): value.decode() for key, value in (field.metadata or {}).items()}
+    return Measurement(said.get("description", ""), said.get("unit", ""), said.get("beside"))
 
 
 def _flattened(table: pa.Table) -> pa.Table:

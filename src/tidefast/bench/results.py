@@ -18,6 +18,7 @@ import pyarrow as pa
 from tidefast.bench import metrics
 from tidefast.bench.experiment import Experiment
 from tidefast.bench.ledger import SPANS, STEPS, TIMING, Ledger
+from tidefast.core.measurement import Measurement
 from tidefast.errors import FORMER_NAME, FolderError, of_former_name
 
 EXPERIMENT, ENVIRONMENT, RESULT, SNAPSHOT, ERROR = (
@@ -48,7 +49,7 @@ class Columns(Mapping[str, Array]):
         return self._read[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._ledger.names(self._file)
+        return isinstance(name, str) and self._ledger.has(self._file, name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._ledger.names(self._file))
@@ -82,6 +83,11 @@ class Run:
     def spans(self) -> Columns:
         """One row per batch and stretch of images in one domain."""
         return self._columns(SPANS)
+
+    @property
+    def measures(self) -> dict[str, Measurement]:
+        """What its policy measured, as far as the standard measurements do not say it: further columns of `steps`."""
+        return Ledger(self.folder).measures()
 
     @property
     def seconds(self) -> npt.NDArray[np.float64]:

@@ -16,7 +16,7 @@ import torch
 from tidefast.adapter import Adapter
 from tidefast.bench import assembly, environment, metrics
 from tidefast.bench.experiment import Experiment
-from tidefast.bench.ledger import Ledger, LedgerRow
+from tidefast.bench.ledger import VARIANTS, Ledger, LedgerRow
 from tidefast.bench.results import (
     ENVIRONMENT,
     ERROR,
@@ -88,7 +88,7 @@ def _go_on(
 ) -> None:
     model, stream = assembly.model_of(experiment), assembly.stream_of(experiment, kept)
     adapter = assembly.adapter_of(experiment, model, stream)
-    ledger = Ledger(folder)
+    ledger = Ledger(folder, adapter.measures)
     _resume(adapter, ledger)
     _note_environment(folder, model, stream)
     correct, images = _so_far(folder)
@@ -128,22 +128,14 @@ def _step(adapter: Adapter, batch: Batch) -> LedgerRow:
             }
         )
         first += span.images
-    concentration = record.concentration
     return LedgerRow(
         step=record.step,
         images=len(predicted),
         correct=int(right.sum()),
         selected=record.selected,
         loss=record.loss,
-        # Every run has it, so that runs can be compared; a policy that measures it sees uncorrected logits.
-        concentration=float(losses.concentration(logits)) if concentration is None else concentration,
-        concentration_mean_of_softmax=-float(losses.marginal_entropy(logits)),
-        concentration_without_1=float(losses.trimmed_concentration(logits, 1)),
-        concentration_without_10_percent=float(losses.trimmed_concentration(logits, max(1, logits.numel() // 10))),
-        threshold=record.threshold,
-        inconsistency=record.inconsistency,
-        momentum=record.momentum,
-        penalty=record.penalty,
+        # Every run has the concentration, to be compared by; a policy that measures it sees uncorrected logits.
+        measurements={**_of_predictions(logits), **record.measurements},
         reset_fraction=record.reset_fraction,
         nonfinite=record.nonfinite,
         skipped=record.skipped,
@@ -152,6 +144,16 @@ def _step(adapter: Adapter, batch: Batch) -> LedgerRow:
         spans=spans,
         seconds=seconds,
     )
+
+
+def _of_predictions(logits: torch.Tensor) -> dict[str, float]:
+    """The concentration, and its variants."""
+    tenth = max(1, logits.numel() // 10)
+    variants = (-losses.marginal_entropy(logits), *(losses.trimmed_concentration(logits, n) for n in (1, tenth)))
+    return {
+        "concentration": float(losses.concentration(logits)),
+        **dict(zip(VARIANTS, map(float, variants), strict=True)),
+    }
 
 
 def _save(adapter: Adapter, ledger: Ledger) -> None:
@@ -240,6 +242,6 @@ def _tensorboard(folder: str | os.PathLike[str] | None) -> Iterator[Callable[[Le
 
 
 def _scalars(row: LedgerRow) -> dict[str, Any]:
-    names = ("loss", "selected", "concentration", "threshold", "inconsistency", "penalty", "reset_fraction")
-    measured = {name: getattr(row, name) for name in names}
-    return {"accuracy": row.correct / row.images, **{k: v for k, v in measured.items() if v is not None}}
+    own = {"accuracy": row.correct / row.images, "loss": row.loss, "selected": row.selected}
+    measured = {name: value for name, value in row.measurements.items() if name not in VARIANTS}
+    return {**own, "reset_fraction": row.reset_fraction, **measured}

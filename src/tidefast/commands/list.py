@@ -41,10 +41,10 @@ def run(options: argparse.Namespace) -> None:
 
 
 def description(registered: type) -> list[str]:
-    """The first line of a class's docstring, which files it needs, if any, and a line for each of its options."""
+    """The first line of a class's docstring, which files it needs, its options, and what it measures."""
     summary = (inspect.getdoc(registered) or "").partition("\n")[0]
     needs = getattr(registered, "needs", "")
-    return [summary, *([f"needs {needs}"] if needs else []), *_options(registered)]
+    return [summary, *([f"needs {needs}"] if needs else []), *_options(registered), *_measurements(registered)]
 
 
 def _options(registered: type) -> list[str]:
@@ -59,6 +59,11 @@ def _options(registered: type) -> list[str]:
         f"{f', default {option.default}' if option.default else ''}"
         for option in options
     ]
+
+
+def _measurements(registered: type) -> list[str]:
+    measures = getattr(registered, "measures", {})
+    return [f"  measures {name}: {what.description}" for name, what in measures.items()]
 
 
 def _registry(kind: str) -> Any:
