@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -78,6 +79,21 @@ def test_distribution_measures_its_distance(tmp_path):
     assert done.steps["usual_distance"][2] == pytest.approx(done.steps["distance"][:2].mean())
     assert done.steps["recent_distance"][2] == pytest.approx(done.steps["distance"][1])
     assert done.measures == Distribution.measures
+
+
+def test_a_report_draws_what_its_policies_measure(tmp_path):
+    from tidefast import report
+
+    tracks = [
+        report.track_of(run(tmp_path / reset, reset), reset, reset.upper())
+        for reset in ("asr", "distribution:short=1,long=2")
+    ]
+    page = report.render(report.Story("Two", tracks, "asr", ["a", "b"]))
+    assert 'data-plot="distance-distribution:short=1,long=2"' in page
+    assert "Distance of DISTRIBUTION:SHORT=1,LONG=2 against its recent distance and usual distance; 0 resets." in page
+    assert "Distance of the normalisation layers' outputs from those of source data." in html.unescape(page)
+    assert 'data-plot="concentration-asr"' in page
+    assert "What other policies measure" not in report.render(report.Story("One", tracks[:1], "asr", ["a", "b"]))
 
 
 def test_a_list_of_policies_tells_what_they_measure(capsys):

@@ -8,8 +8,9 @@ import re
 import socket
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import quote
 
 import numpy as np
@@ -24,6 +25,8 @@ pytest.importorskip("prometheus_client", reason="left out: the extra `serve` is 
 import httpx
 import uvicorn
 
+from tidefast.core.measurement import Measurement
+from tidefast.resets import Reset, Verdict
 from tidefast.serve import ImageStatistics, Service, Settings, make_app
 from tidefast.testing import small_network
 
@@ -35,7 +38,8 @@ expect = sync_api.expect
 class Stand:
     """A service on the loopback, in a thread of its own."""
 
-    def __init__(self, folder: Path, **options: Any) -> None:
+    def __init__(self, folder: Path, reset: str | Reset = "asr", **options: Any) -> None:
+        self.reset = reset
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
@@ -55,7 +59,7 @@ class Stand:
         self._server: uvicorn.Server | None = None
 
     def start(self) -> None:
-        self.service = Service(self.settings, self.model, {"method": "eta", "reset": "asr"})
+        self.service = Service(self.settings, self.model, {"method": "eta", "reset": self.reset})
         self.fleet, self.watch = self.service.fleet, self.service.watch
         options = {"log_level": "error", "ws": "none", "timeout_graceful_shutdown": 1}
         self._server = uvicorn.Server(uvicorn.Config(make_app(self.service), "127.0.0.1", self.port, **options))
@@ -202,8 +206,9 @@ def test_one_stream_in_detail(visit, stand):
     row(tab, "camera-1").get_by_role("link").click()
     expect(tab.locator("#name")).to_have_text("camera-1")
     expect(tab.locator("#name")).to_be_focused()
-    expect(tab.locator("[data-plot]")).to_have_count(5)
-    for key, lines in (("concentration", 2), ("inconsistency", 1), ("latency", 1), ("images", 2)):
+    expect(tab.locator("[data-plot]")).to_have_count(7)
+    one_line = ("inconsistency", "momentum", "penalty", "latency")
+    for key, lines in (("concentration", 2), ("images", 2), *((key, 1) for key in one_line)):
         drawn = tab.locator(f"[data-plot={key}] path.line")
         assert drawn.count() == lines
         assert drawn.first.bounding_box()["width"] > 700
@@ -225,6 +230,38 @@ def test_one_stream_in_detail(visit, stand):
     tab.go_back()
     expect(tab.locator("#overview")).to_be_visible()
     expect(tab.locator("#detail")).not_to_be_visible()
+
+
+@dataclasses.dataclass(frozen=True)
+class Surprise(Reset):
+    """Measures the number of the step, and something beside it."""
+
+    measures: ClassVar[Mapping[str, Measurement]] = {
+        "surprise_so_far": Measurement("How unexpected <b>everything</b> was.", "nats"),
+        "usual": Measurement("How unexpected it usually is.", "nats", beside="surprise_so_far"),
+        "doubt": Measurement("Share of the images that it doubts.", "share"),
+    }
+
+    def observe(self, step, state):
+        return Verdict(measurements={"surprise_so_far": 1000.0 * step.number, "usual": 2000.0, "doubt": 0.25})
+
+
+def test_whatever_a_policy_measures_is_drawn(visit, make_stand):
+    stand = make_stand(reset=Surprise())
+    stand.feed("camera-1", 4)
+    tab = visit(stand, where="#camera-1")
+    plot = tab.locator("[data-plot=surprise_so_far]")
+    expect(plot.locator("path.line")).to_have_count(2)
+    expect(tab.get_by_role("heading", name="Surprise so far, usual")).to_be_visible()
+    expect(
+        tab.get_by_text("How unexpected <b>everything</b> was. How unexpected it usually is. In nats.")
+    ).to_be_visible()
+    plot.focus()
+    plot.press("ArrowLeft")
+    expect(plot.locator(".readout")).to_contain_text("surprise so far4000")
+    share = tab.locator("[data-plot=doubt] svg")
+    expect(share).to_have_attribute("aria-label", "Doubt over 4 steps; latest: doubt 25.0 %.")
+    expect(tab.locator("[data-plot=penalty]")).not_to_be_visible()
 
 
 def test_alarms_stand_beside_the_stream_until_it_is_rolled_back(visit, stand):

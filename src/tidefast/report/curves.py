@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -49,39 +50,49 @@ def accuracy(story: Story, plots: Plots, name: str = "accuracy", points: int = P
 
 def concentration(story: Story, plots: Plots) -> list[Markup]:
     """For each contestant that measures it: C_t, the threshold it is compared with, and the resets that follow."""
-    panels = []
-    for track in story.started:
-        if not track.measures_concentration:
-            continue
-        at = _widest(track.concentration - track.threshold)
-        value, threshold = track.concentration[at], track.threshold[at]
-        low, high = float(np.nanmin([value, threshold])), float(np.nanmax([value, threshold]))
-        margin = 0.06 * (high - low) or 0.1
-        axes = Axes((1, max(2, story.total)), (low - margin, high + margin))
-        over = at[track.reset_fraction[at] > 0]
-        marks = [
-            axes.stems(_number(over), track.concentration[over], class_="stems faint"),
-            axes.line(_number(at), threshold, class_="line threshold"),
-            axes.line(_number(at), value, class_=f"line thin {slot(story, track)}"),
-        ]
-        name = f"concentration-{track.key}"
-        plots[name] = {
-            "x": (at + 1).tolist(),
-            "series": [
-                _series(story, track, "concentration", value, "plain"),
-                {"label": "threshold", "slot": "ink", "unit": "plain", "y": _plain(threshold)},
-                _series(story, track, "layers reset", track.reset_fraction[at], "percent"),
-            ],
-            "domains": _domains(story, at),
-            "total": story.total,
-        }
-        ticks = [(tick, f"{tick:.2g}") for tick in round_ticks(*axes.y, 4)]
-        description = f"Concentration of {track.label} against its threshold; {len(track.resets)} resets."
-        plot = axes.frame(
-            marks, name=name, description=description, x_ticks=x_ticks(story), y_ticks=ticks, height="middle"
-        )
-        panels.append(_panel(story, track, plot))
-    return panels
+    return [
+        _compared(story, track, {"concentration": track.concentration, "threshold": track.threshold}, plots)
+        for track in story.started
+        if track.measures_concentration
+    ]
+
+
+def measurements(story: Story, plots: Plots) -> list[Markup]:
+    """For each contestant whose policy measures something else: that, and the resets that follow."""
+    return [_compared(story, track, values, plots) for track in story.started for values in track.compared]
+
+
+def _compared(story: Story, track: Track, values: Mapping[str, Floats], plots: Plots) -> Markup:
+    """The first of the values, in the contestant's colour, against the others, and the resets that follow."""
+    first, *others = values
+    lead = values[first]
+    at = _widest(lead - values[others[0]] if others else lead)
+    shown = {name: of_all[at] for name, of_all in values.items()}
+    low, high = float(np.nanmin([*shown.values()])), float(np.nanmax([*shown.values()]))
+    margin = 0.06 * (high - low) or 0.1
+    axes = Axes((1, max(2, story.total)), (low - margin, high + margin))
+    over = at[track.reset_fraction[at] > 0]
+    marks = [
+        axes.stems(_number(over), lead[over], class_="stems faint"),
+        *(axes.line(_number(at), shown[other], class_="line threshold") for other in others),
+        axes.line(_number(at), shown[first], class_=f"line thin {slot(story, track)}"),
+    ]
+    name = f"{first}-{track.key}"
+    plots[name] = {
+        "x": (at + 1).tolist(),
+        "series": [
+            _series(story, track, _words(first), shown[first], "plain"),
+            *({"label": _words(o), "slot": "ink", "unit": "plain", "y": _plain(shown[o])} for o in others),
+            _series(story, track, "layers reset", track.reset_fraction[at], "percent"),
+        ],
+        "domains": _domains(story, at),
+        "total": story.total,
+    }
+    ticks = [(tick, f"{tick:.2g}") for tick in round_ticks(*axes.y, 4)]
+    against = f" against its {' and '.join(map(_words, others))}" if others else ""
+    description = f"{_words(first).capitalize()} of {track.label}{against}; {len(track.resets)} resets."
+    plot = axes.frame(marks, name=name, description=description, x_ticks=x_ticks(story), y_ticks=ticks, height="middle")
+    return _panel(story, track, plot, "" if first == "concentration" else ", ".join(map(_words, values)))
 
 
 def depth(story: Story, plots: Plots) -> list[Markup]:
@@ -177,6 +188,10 @@ def _series(story: Story, track: Track, label: str, values: Floats, unit: str) -
 def _number(at: Counts) -> Floats:
     """Batches as people count them, from 1."""
     return (at + 1).astype(np.float64)
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
 
 
 def _plain(values: Floats) -> list[float | None]:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from tidefast import bench
 from tidefast.bench import metrics
 from tidefast.bench.metrics import Counts, Floats
+from tidefast.core.measurement import Measurement
 
 Thumbnails: TypeAlias = npt.NDArray[np.uint8]
 
@@ -36,11 +37,18 @@ class Track:
     """nan where the policy does not measure it, and so is `threshold`."""
     threshold: Floats
     seconds: Floats
+    measures: Mapping[str, Measurement] = field(default_factory=dict)
+    """What else the policy measures."""
+    measurements: Mapping[str, Floats] = field(default_factory=dict)
+    """By a name of `measures`; nan where it was not measured."""
 
     def __post_init__(self) -> None:
         for name in ("count", "predicted", "labels", "domains", "reset_fraction", "concentration", "threshold"):
             if len(getattr(self, name)) != self.batches:
                 raise ValueError(f"{name} has {len(getattr(self, name))} entries, expected {self.batches}")
+        for name, values in self.measurements.items():
+            if len(values) != self.batches:
+                raise ValueError(f"{name} has {len(values)} entries, expected {self.batches}")
 
     @classmethod
     def empty(cls, key: str, label: str, total: int) -> Track:
@@ -67,6 +75,13 @@ class Track:
     def measures_concentration(self) -> bool:
         """Whether there is a concentration and a threshold to show."""
         return bool(np.isfinite(self.concentration).any() and np.isfinite(self.threshold).any())
+
+    @property
+    def compared(self) -> list[dict[str, Floats]]:
+        """The measurements that have something to show, those that are to be compared together."""
+        shown = {name: values for name, values in self.measurements.items() if np.isfinite(values).any()}
+        leads = [name for name in shown if self.measures[name].beside not in shown]
+        return [{n: v for n, v in shown.items() if lead in (n, self.measures[n].beside)} for lead in leads]
 
     def accuracy(self, part: slice) -> float:
         """Accuracy over a part of the stream."""
@@ -126,6 +141,7 @@ def track_of(run: bench.Run, key: str, label: str, details: bool = True) -> Trac
     nothing, unknown = np.zeros((batches, 0), np.int64), np.full(batches, np.nan)
     # Every run has the concentration; it is shown beside a threshold only.
     concentrated = details and bool(np.isfinite(steps["threshold"]).any())
+    measures = run.measures if details else {}
     return Track(
         key=key,
         label=label,
@@ -139,4 +155,6 @@ def track_of(run: bench.Run, key: str, label: str, details: bool = True) -> Trac
         concentration=steps["concentration"] if concentrated else unknown,
         threshold=steps["threshold"] if concentrated else unknown,
         seconds=run.seconds if details else unknown,
+        measures=measures,
+        measurements={name: steps[name] for name in measures},
     )

@@ -37,6 +37,12 @@ def render(story: Story) -> str:
             curves.concentration(story, plots),
         ),
         _grid_section(
+            "What other policies measure",
+            f"{' '.join(_described(story))} Coloured: what is measured; plain lines: what it is compared with. The "
+            "strokes mark the batches after which there was a reset.",
+            curves.measurements(story, plots),
+        ),
+        _grid_section(
             "How deep each reset went",
             "The share of layers that returned to the source, counted from the output. RDumb always takes all; ASR "
             "takes more the further the concentration is above its threshold.",
@@ -55,6 +61,11 @@ def render(story: Story) -> str:
         section("How it was made", "", _facts(story)) if story.facts else Markup(""),
     ]
     return document(story.title, [_partial(story), _conclusions(story)], [part for part in sections if part], plots)
+
+
+def _described(story: Story) -> list[str]:
+    """What the contestants' measurements are, each once."""
+    return list(dict.fromkeys(what.description for track in story.tracks for what in track.measures.values()))
 
 
 def document(title: str, opening: Sequence[Markup], sections: Sequence[Markup], plots: curves.Plots) -> str:

@@ -25,6 +25,7 @@
     percent: () => (100 * value).toFixed(1) + " %",
     milliseconds: () => (1000 * value).toFixed(1) + " ms",
     plain: () => value.toFixed(3),
+    measured: () => String(Number(value.toPrecision(4))), // of whatever size a policy's measurements are
   })[unit]();
   const clock = (seconds) => {
     const date = new Date(1000 * seconds), today = new Date().toDateString() === date.toDateString();
@@ -99,6 +100,9 @@
 
   const about = (found) => {
     info = found;
+    const said = JSON.stringify(found.measurements);
+    if (said !== charts.said) charts.length = 0; // another policy measures other things
+    charts.said = said;
     const parts = [found.model, found.method, present(found.reset) ? "reset " + found.reset : null];
     say($("about"), parts.filter((part) => present(part)).join(" · "));
   };
@@ -419,32 +423,41 @@
     return found;
   };
 
-  const known = (...fields) => fields.flatMap((field) => records.map((record) => record[field]).filter(present));
+  // A series is how to read it off a record, its label, its colour and its unit.
+  const field = (name) => (record) => record[name];
+  const known = (...reads) => reads.flatMap((read) => records.map(read).filter(present));
+  const words = (name) => name.replaceAll("_", " ");
+
+  // One figure for each measurement of the policy, with those that it is to be compared with.
+  const measured = ([key, about]) => {
+    const group = [[key, about], ...Object.entries(info.measurements).filter(([, other]) => other.beside === key)];
+    const share = about.unit === "share", colours = [share ? "t4" : "t5", "ink", "t1", "t6"];
+    const series = group.map(([name], index) => [
+      (record) => record.measurements[name], words(name), colours[index % colours.length], share ? "percent" : "measured",
+    ]);
+    const title = series.map(([, label]) => label).join(", ");
+    const unit = about.unit && !share ? [" In " + about.unit + "."] : [];
+    const compared = group.length > 1 ? [" A stroke marks each reset."] : [];
+    return {
+      key, title: title[0].toUpperCase() + title.slice(1), height: group.length > 1 ? "middle" : "low",
+      note: [group.map(([, other]) => other.description).join(" "), ...unit, ...compared].join(""), series,
+      range: () => share ? [0, 1] : spread(known(...series.map(([read]) => read))), marks: group.length > 1,
+    };
+  };
   const FIGURES = [
-    {
-      key: "concentration", title: "Concentration against its threshold", height: "middle",
-      note: "The policy resets when the concentration of predictions exceeds its long-term average. A stroke marks each reset.",
-      series: [["concentration", "concentration", "t5", "plain"], ["threshold", "threshold", "ink", "plain"]],
-      range: () => spread(known("concentration", "threshold")), marks: true,
-    },
-    {
-      key: "inconsistency", title: "Disagreement with the source model", height: "low",
-      note: "The share of images on which source and adapted model predict different classes.",
-      series: [["inconsistency", "disagreement", "t4", "percent"]], range: () => [0, 1],
-    },
     {
       key: "depth", title: "How deep each reset went", height: "low", stems: true,
       note: "The share of layers that returned to the source, counted from the output.",
-      series: [["reset_fraction", "layers reset", "t1", "percent"]], range: () => [0, 1],
+      series: [[field("reset_fraction"), "layers reset", "t1", "percent"]], range: () => [0, 1],
     },
     {
       key: "latency", title: "Latency", height: "low", note: "From a request to its answer, waiting for its batch included.",
-      series: [["latency", "latency", "t6", "milliseconds"]], range: () => [0, 1.1 * Math.max(...known("latency")) || 1],
+      series: [[field("latency"), "latency", "t6", "milliseconds"]], range: () => [0, 1.1 * Math.max(...known(field("latency"))) || 1],
     },
     {
       key: "images", title: "Images", height: "low", note: "Mean and deviation of the pixels of each batch; black is 0 and white is 1.",
-      series: [["mean", "mean", "t4", "plain"], ["deviation", "deviation", "t1", "plain"]],
-      range: () => [Math.min(0, ...known("mean")), Math.max(1, ...known("mean", "deviation"))],
+      series: [[field("mean"), "mean", "t4", "plain"], [field("deviation"), "deviation", "t1", "plain"]],
+      range: () => [Math.min(0, ...known(field("mean"))), Math.max(1, ...known(field("mean"), field("deviation")))],
     },
   ];
   const charts = [];
@@ -474,7 +487,8 @@
 
   const draw = () => {
     if (!charts.length) {
-      charts.push(...FIGURES.map(newChart));
+      const first = Object.entries(info.measurements).filter(([, about]) => !about.beside).map(measured);
+      charts.push(...[...first, ...FIGURES].map(newChart));
       $("charts").replaceChildren(...charts.map((chart) => chart.panel));
     }
     $("no-history").hidden = records.length > 0;
@@ -483,7 +497,7 @@
 
   const redraw = (chart) => {
     const { figure, svg, ticks, plot } = chart;
-    const shown = records.filter((record) => figure.series.some(([field]) => present(record[field]) && !(figure.stems && !record[field])));
+    const shown = records.filter((record) => figure.series.some(([read]) => present(read(record)) && !(figure.stems && !read(record))));
     chart.shown = shown;
     chart.panel.hidden = shown.length === 0;
     if (!shown.length) return;
@@ -494,17 +508,18 @@
     const levels = roundTicks(low, high, figure.height === "low" ? 2 : 4);
     const marks = levels.map((level) => axes.level(level, "gridline"));
     if (figure.marks) {
-      const resets = records.filter((record) => record.reset_fraction > 0 && present(record.concentration));
-      marks.push(axes.stems(resets.map((one) => one.step), resets.map((one) => one.concentration), "stems faint"));
+      const read = figure.series[0][0];
+      const resets = records.filter((record) => record.reset_fraction > 0 && present(read(record)));
+      marks.push(axes.stems(resets.map((one) => one.step), resets.map(read), "stems faint"));
     }
-    for (const [field, , slot] of [...figure.series].reverse()) {
-      const values = shown.map((record) => record[field]);
+    for (const [read, , slot] of [...figure.series].reverse()) {
+      const values = shown.map(read);
       marks.push(figure.stems ? axes.stems(at, values, "stems " + slot) : axes.line(at, values, "line " + slot));
     }
     svg.replaceChildren(...marks);
-    const now = figure.series.map(([field, label, , unit]) => {
-      const latest = shown.findLast((record) => present(record[field]));
-      return latest ? label + " " + written(latest[field], unit) : "";
+    const now = figure.series.map(([read, label, , unit]) => {
+      const latest = shown.findLast((record) => present(read(record)));
+      return latest ? label + " " + written(read(latest), unit) : "";
     }).filter(Boolean).join(", ");
     svg.setAttribute("aria-label", figure.title + " over " + whole(records.length) + " steps; latest: " + now + ".");
     plot.setAttribute("aria-label", figure.title + ". Arrow keys read values.");
@@ -539,10 +554,10 @@
       cursor.hidden = readout.hidden = false;
       cursor.style.left = 100 * share + "%";
       const lines = [node("b", "step " + whole(record.step)), node("em", clock(record.time))];
-      for (const [field, label, slot, unit] of figure.series) {
-        if (!present(record[field])) continue;
+      for (const [read, label, slot, unit] of figure.series) {
+        if (!present(read(record))) continue;
         const line = node("div");
-        line.append(node("span", undefined, "swatch " + slot), node("span", label), node("span", written(record[field], unit)));
+        line.append(node("span", undefined, "swatch " + slot), node("span", label), node("span", written(read(record), unit)));
         lines.push(line);
       }
       if (record.reset_fraction > 0 && !figure.stems) lines.push(node("em", "reset " + written(record.reset_fraction, "percent") + " of the layers"));
