@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
+import dataclasses
+import inspect
 import re
 import subprocess
 import sys
@@ -9,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tidefast import cli
+from tidefast import bench, cli
+from tidefast.commands import serve as serve_command
+from tidefast.serve.settings import Settings
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS)
@@ -88,3 +93,31 @@ def test_demo_runs_on_the_bundled_data_and_writes_its_report(tmp_path, capsys):
     assert cli.main(["demo", "--steps", "8", "--batch", "8", "--out", str(out)]) == 0
     assert "ROID + ASR" in capsys.readouterr().out
     assert "<svg" in (out / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("command", "owner"),
+    [("run", bench.run), ("run", bench.Experiment), ("sweep", bench.sweep)],
+    ids=["run", "Experiment", "sweep"],
+)
+def test_the_defaults_that_help_names_are_those_of_what_takes_them(command, owner, capsys):
+    with pytest.raises(SystemExit):
+        cli.main([command, "--help"])
+    options = re.split(r" (?=--[a-z])", " ".join(capsys.readouterr().out.split()).partition(" options: ")[2])
+    said = {option.split()[0][2:]: option.partition("(default: ")[2].split(")")[0] for option in options}
+    if owner is bench.Experiment:
+        defaults = {field.name: field.default for field in dataclasses.fields(owner)}
+    else:
+        defaults = {name: parameter.default for name, parameter in inspect.signature(owner).parameters.items()}
+    named = {name: defaults.get(name.replace("-", "_")) for name, value in said.items() if value}
+    compared = {name: str(getattr(default, "name", default)) for name, default in named.items() if default is not None}
+    assert compared == {name: said[name] for name in compared}
+    assert compared
+
+
+def test_serve_takes_its_defaults_from_the_settings():
+    parser = argparse.ArgumentParser()
+    serve_command.arguments(parser)
+    options = vars(parser.parse_args([]))
+    for field in dataclasses.fields(Settings):
+        assert options[field.name] == field.default

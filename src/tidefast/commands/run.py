@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from tidefast.commands.given import given
+
 PURPOSE = "one experiment: a method with a reset policy on a stream; the same command again goes on where it stopped"
 EXAMPLE = (
     "tidefast run --stream ccc-mini:level=hard --method eta:similarity_margin=0.4 --reset asr --optimizer adam:lr=1e-3 "
@@ -32,10 +34,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--source", help="images or prepared file for methods that need source data (default: the stream's)"
     )
     parser.add_argument("--out", required=True, help="folder of the run")
-    parser.add_argument("--snapshot-every", type=int, default=100, help="batches a kill may cost (default %(default)s)")
-    parser.add_argument(
-        "--prefetch", type=int, default=0, help="processes that make batches ahead (default %(default)s)"
-    )
+    parser.add_argument("--snapshot-every", type=int, help="batches a kill may cost (default: 100)")
+    parser.add_argument("--prefetch", type=int, help="processes that make batches ahead (default: 0)")
     parser.add_argument("--threads", type=int, help="torch threads (default: torch's choice)")
     parser.add_argument("--tensorboard", metavar="FOLDER", help="also log there for TensorBoard")
     parser.add_argument("--fresh", action="store_true", help="delete the earlier run in the folder and start over")
@@ -70,12 +70,10 @@ def run(options: argparse.Namespace) -> int:
         done = bench.run(
             experiment,
             options.out,
-            snapshot_every=options.snapshot_every,
-            prefetch=options.prefetch,
-            tensorboard=options.tensorboard,
             progress=show,
             should_stop=lambda: wish.count > 0,
             fresh=options.fresh,
+            **given(options, "snapshot_every", "prefetch", "tensorboard"),
         )
     console.print(
         f"{experiment.label} on {experiment.stream.label}, seed {experiment.seed}: {100 * done.accuracy:.2f} % over "
@@ -100,7 +98,5 @@ def _experiment(options: argparse.Namespace) -> Any:
         if not isinstance(content, dict):
             raise ValueError(f"{options.file} holds no experiment: expected lines such as 'stream: drift'")
         fields.update(content)
-    for name in ("stream", "method", "reset", "model", "optimizer", "seed", "steps", "batch", "window", "source"):
-        if getattr(options, name) is not None:
-            fields[name] = getattr(options, name)
-    return Experiment.of(fields)
+    parts = ("stream", "method", "reset", "model", "optimizer")
+    return Experiment.of(fields | given(options, *parts, "seed", "steps", "batch", "window", "source"))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from tidefast.commands.given import given
+
 PURPOSE = "a grid of experiments on local processes or a Ray cluster; finished runs are not run again"
 EXAMPLE = "tidefast sweep grid.yaml --out runs/grid --jobs 2"
 EXTRA = "bench"
@@ -15,12 +17,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", required=True, help="folder of the runs")
     parser.add_argument("--jobs", type=int, help="runs at a time (default: one per core)")
     parser.add_argument("--threads", type=int, help="torch threads of each run (default: its share of the cores)")
-    parser.add_argument("--backend", choices=("local", "ray"), default="local", help="where (default %(default)s)")
+    parser.add_argument("--backend", choices=("local", "ray"), help="where (default: local)")
     parser.add_argument("--address", help="of a Ray cluster (default: Ray on this machine)")
-    parser.add_argument("--snapshot-every", type=int, default=100, help="batches a kill may cost (default %(default)s)")
-    parser.add_argument(
-        "--retries", type=int, default=3, help="times a lost run is taken up again (default %(default)s)"
-    )
+    parser.add_argument("--snapshot-every", type=int, help="batches a kill may cost (default: 100)")
+    parser.add_argument("--retries", type=int, help="times a lost run is taken up again (default: 3)")
     parser.add_argument("--fresh", action="store_true", help="delete the earlier runs of these experiments first")
     parser.add_argument("--list", action="store_true", help="only print the experiments, and which are finished")
 
@@ -43,14 +43,9 @@ def run(options: argparse.Namespace) -> int:
         outcomes = bench.sweep(
             experiments,
             options.out,
-            jobs=options.jobs,
-            threads=options.threads,
-            backend=options.backend,
-            address=options.address,
-            snapshot_every=options.snapshot_every,
-            retries=options.retries,
             fresh=options.fresh,
             watch=show,
+            **given(options, "jobs", "threads", "backend", "address", "snapshot_every", "retries"),
         )
     failed = [outcome for outcome in outcomes if outcome.error is not None]
     for outcome in failed:
