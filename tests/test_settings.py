@@ -1,11 +1,12 @@
-"""Every legal setting of every method, policy and part is accepted; every neighbour of a bound is refused."""
+"""Every legal setting of every method, policy and part is accepted and works; every neighbour of a bound is refused."""
 
 from __future__ import annotations
 
 import functools
 
 import pytest
-from hypothesis import given
+import torch
+from hypothesis import HealthCheck, assume, given
 from hypothesis import settings as effort
 from hypothesis import strategies as st
 
@@ -14,6 +15,7 @@ from settings_strategy import illegal, settings
 from tidefast import methods, resets
 from tidefast.core.constraints import Number, constraints_of
 from tidefast.resets.asr import accumulations, expressions, extents, measures, triggers
+from tidefast.testing import small_network
 
 REGISTRIES = (
     methods.base.registry,
@@ -67,3 +69,39 @@ def test_every_number_has_bounds_that_a_subclass_keeps(cls: type):
             inherited = getattr(base, "__dataclass_fields__", {}).get(name)
             if inherited is not None and isinstance(constraint, Number):
                 assert constraints_of(base)[name] == constraint, (base, name)
+
+
+def take_two_steps(method: methods.Method, reset: resets.Reset) -> None:
+    torch.manual_seed(0)
+    network = small_network("attention" if method.transformers_only else "batch")
+    needed = method.needs_source or reset.needs_source
+    source = (torch.rand(16, 3, 32, 32), torch.arange(16) % 10) if needed else None
+    adapter = tidefast.adapt(network, method, reset=reset, source=source)
+    for _ in range(2):
+        assert adapter(torch.rand(8, 3, 32, 32)).isfinite().all()
+
+
+OF_THE_NETWORK = {"skip", "blocks", "style"}
+"""Options whose legal values depend on the network's own names, or on packages and weights that may not be there."""
+FEW = effort(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+
+
+@pytest.mark.parametrize("name", methods.base.registry.names())
+@given(data=st.data())
+@FEW
+def test_a_method_with_any_legal_settings_takes_steps(name: str, data: st.DataObject):
+    cls = methods.base.registry.get(name)
+    drawn = data.draw(settings(cls, reach=2))
+    chosen = {**cls.quick, **{key: value for key, value in drawn.items() if key not in OF_THE_NETWORK}}
+    assume(together(cls, chosen))
+    take_two_steps(cls(**chosen), resets.Never())
+
+
+@pytest.mark.parametrize("name", resets.base.registry.names())
+@given(data=st.data())
+@FEW
+def test_a_policy_with_any_legal_settings_takes_steps(name: str, data: st.DataObject):
+    cls = resets.base.registry.get(name)
+    chosen = data.draw(settings(cls, reach=4))
+    assume(together(cls, chosen))
+    take_two_steps(methods.Tent(), cls(**chosen))

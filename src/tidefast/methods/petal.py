@@ -66,9 +66,9 @@ class PETAL(CoTTA):
     """Passes of further training over the source data."""
     swag_snapshots: Count = 1
     """In each epoch but the first."""
-    swag_rate: NonNegative = 8e-4
+    swag_rate: Share = 8e-4
     """Learning rate in the first two epochs."""
-    swag_final_rate: NonNegative = 0.01
+    swag_final_rate: Share = 0.01
     """Learning rate that it rises to, in the fifth epoch."""
 
     @classmethod
