@@ -16,20 +16,20 @@ from tidefast import demo, report
 
 def main(folder: str, *seeds: str) -> None:
     """Print mean and standard deviation of accuracies, and each contestant's verdicts."""
-    rows: dict[str, list[report.Standing]] = {}
+    rows: dict[str, list[report.HeadlineRow]] = {}
     for seed in seeds:
         demonstration = demo.Demonstration(Path(folder), seed=int(seed))
-        for standing in report.standings(demonstration.story(demo.lineup(demonstration.steps))):
+        for standing in report.headline_rows(demonstration.content(demo.pick_contestants(demonstration.steps))):
             if standing.batches == standing.total:
                 rows.setdefault(standing.label, []).append(standing)
     print("| contestant | overall, % | last quarter, % | resets | verdicts |\n| --- | --- | --- | --- | --- |")
-    for label, standings in rows.items():
+    for label, headline_rows in rows.items():
         cells = [
             f"{100 * np.mean(values):.1f}" + (f" ± {100 * np.std(values):.1f}" if len(values) > 1 else "")
-            for values in ([s.overall for s in standings], [s.last_quarter for s in standings])
+            for values in ([s.overall for s in headline_rows], [s.last_quarter for s in headline_rows])
         ]
-        resets = np.mean([standing.resets for standing in standings])
-        print(f"| {label} | {' | '.join(cells)} | {resets:.0f} | {', '.join(s.verdict for s in standings)} |")
+        resets = np.mean([standing.resets for standing in headline_rows])
+        print(f"| {label} | {' | '.join(cells)} | {resets:.0f} | {', '.join(s.verdict for s in headline_rows)} |")
 
 
 if __name__ == "__main__":

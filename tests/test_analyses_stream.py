@@ -19,7 +19,7 @@ from tidefast.paper.analyses.collapse import Collapse
 from tidefast.paper.analyses.dynamics import Dynamic
 from tidefast.paper.analyses.resets import Resets
 from tidefast.paper.analyses.stability import Stability
-from tidefast.paper.figure import marked, strokes
+from tidefast.paper.figure import line_styles, marked
 from tidefast.paper.scale import MiniScale
 
 NAMES = ("collapse", "dynamics", "resets", "stability")
@@ -96,12 +96,12 @@ def test_seeds_are_pooled_and_a_run_that_is_there_twice_counts_once(tmp_path):
 
 def test_no_two_lines_look_alike():
     labels = ["ETA + ASR", "ROID + ASR", "ETA", "ETA + RDumb", "ETA + ASR (full)", "ETA + ASR (every 171)"]
-    for looks in (strokes(labels), marked(labels)):
+    for looks in (line_styles(labels), marked(labels)):
         assert len({tuple(map(str, look.values())) for look in looks.values()}) == len(labels)
 
 
 def test_whom_the_paper_is_about_has_the_same_colour_in_every_figure():
-    whole, parts = strokes(["ETA", "Easy", "ETA + ASR"]), marked(["RDumb", "ASR, alpha0 0.1", "no reset"])
+    whole, parts = line_styles(["ETA", "Easy", "ETA + ASR"]), marked(["RDumb", "ASR, alpha0 0.1", "no reset"])
     assert whole["ETA + ASR"]["color"] == parts["ASR, alpha0 0.1"]["color"]
     assert whole["ETA"]["color"] == parts["no reset"]["color"]
     assert whole["Easy"]["color"] not in {look["color"] for look in parts.values()}

@@ -16,7 +16,7 @@ from tidefast.bench.runner import run as run_experiment
 from tidefast.core.specification import Specification
 from tidefast.paper import domain_order
 from tidefast.paper.analyses import registry
-from tidefast.paper.naming import lineup
+from tidefast.paper.naming import with_names
 from tidefast.paper.scale import FullScale, MiniScale
 
 OURS = ("groups", "imbalance", "measures", "proximity", "recovery", "schedules")
@@ -257,5 +257,5 @@ def test_runs_that_differ_have_names_that_differ(write: Write):
         experiment(Specification("in-c-recurring-mini", {"images": 32}, "IN-C")),
         experiment(Specification("in-c-recurring-mini", {"images": 64}, "IN-C")),
     ]
-    entrants = lineup([write(one, visits((5, 5), (6, 6))) for one in every])
-    assert len({one.title for one in entrants}) == len(every)
+    named_runs = with_names([write(one, visits((5, 5), (6, 6))) for one in every])
+    assert len({one.title for one in named_runs}) == len(every)

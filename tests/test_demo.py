@@ -49,10 +49,10 @@ def test_it_ends_with_a_table_and_a_page(finished):
     page = outcome.page.read_text(encoding="utf-8")
     assert "Partial results" not in page
     assert page.count("<figcaption>") == 18  # sample images
-    source, asr = outcome.story.tracks
+    source, asr = outcome.content.histories
     assert source.batches == asr.batches == STEPS
     assert asr.predicted.sum() == asr.labels.sum() == STEPS * BATCH
-    assert len(outcome.story.classes) == 10
+    assert len(outcome.content.classes) == 10
     assert (asr.concentration == asr.concentration).all()
     assert (source.concentration != source.concentration).all()
 
@@ -63,7 +63,7 @@ def test_a_finished_run_is_not_done_again_and_other_settings_stand_beside_it(fin
     _, printed = run(out)
     assert "done before" in printed
     outcome, _ = run(out, seed=1, keys=["source"])
-    assert outcome.story.tracks[0].batches == STEPS
+    assert outcome.content.histories[0].batches == STEPS
     assert before
     assert before == {path: path.stat().st_mtime_ns for path in before}
 
@@ -128,7 +128,7 @@ def test_two_demonstrations_cannot_share_a_folder(finished):
 def test_a_failing_contestant_does_not_stop_the_others(tmp_path):
     out = tmp_path / "out"
     demonstration = demo.Demonstration(out, STEPS, BATCH)
-    (broken,) = demo.lineup(STEPS, keys=["eta+asr"])
+    (broken,) = demo.pick_contestants(STEPS, keys=["eta+asr"])
     experiment = demonstration.experiment(broken)
     seen = iter(range(1, 100))
     bench.run(experiment, out / experiment.key, should_stop=lambda: next(seen) == 9)
@@ -139,7 +139,7 @@ def test_a_failing_contestant_does_not_stop_the_others(tmp_path):
     assert "ETA + ASR failed:" in printed
     assert "--fresh" in printed
     assert "SnapshotError" in (out / experiment.key / "error.txt").read_text()
-    assert [track.batches for track in outcome.story.tracks] == [STEPS, 9]
+    assert [history.batches for history in outcome.content.histories] == [STEPS, 9]
     assert f"ETA + ASR 9 of {STEPS}" in outcome.page.read_text(encoding="utf-8")
 
 
@@ -159,7 +159,7 @@ def test_bad_options_are_refused_before_anything_is_written(tmp_path, changes, m
 
 
 def test_the_settings_are_the_published_ones():
-    by_key = {contestant.key: contestant for contestant in demo.lineup(800, full=True)}
+    by_key = {contestant.key: contestant for contestant in demo.pick_contestants(800, full=True)}
     experiments = {
         key: demo.Demonstration(Path("out"), steps=800).experiment(contestant) for key, contestant in by_key.items()
     }

@@ -84,16 +84,18 @@ def test_distribution_measures_its_distance(tmp_path):
 def test_a_report_draws_what_its_policies_measure(tmp_path):
     from tidefast import report
 
-    tracks = [
-        report.track_of(run(tmp_path / reset, reset), reset, reset.upper())
+    histories = [
+        report.history_of(run(tmp_path / reset, reset), reset, reset.upper())
         for reset in ("asr", "distribution:short=1,long=2")
     ]
-    page = report.render(report.Story("Two", tracks, "asr", ["a", "b"]))
+    page = report.render(report.ReportData("Two", histories, "asr", ["a", "b"]))
     assert 'data-plot="distance-distribution:short=1,long=2"' in page
     assert "Distance of DISTRIBUTION:SHORT=1,LONG=2 against its recent distance and usual distance; 0 resets." in page
     assert "Distance of the normalisation layers' outputs from those of source data." in html.unescape(page)
     assert 'data-plot="concentration-asr"' in page
-    assert "What other policies measure" not in report.render(report.Story("One", tracks[:1], "asr", ["a", "b"]))
+    assert "What other policies measure" not in report.render(
+        report.ReportData("One", histories[:1], "asr", ["a", "b"])
+    )
 
 
 def test_a_list_of_policies_tells_what_they_measure(capsys):

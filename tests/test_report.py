@@ -22,7 +22,7 @@ from tidefast.report import axes, curves, heatmap, markup, page
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
-def track_of(
+def history_of(
     key: str,
     accuracy: np.ndarray,
     total: int | None = None,
@@ -30,7 +30,7 @@ def track_of(
     resets: int = 0,
     asr: bool = False,
     narrow: bool = False,
-) -> report.Track:
+) -> report.ContestantHistory:
     """A contestant with a given accuracy on each batch of 64; `resets`: every so many batches; `narrow`: one class."""
     rng = np.random.default_rng(len(key))
     steps = len(accuracy)
@@ -43,7 +43,7 @@ def track_of(
         fraction[resets - 1 :: resets] = rng.uniform(0.5, 1.0, len(fraction[resets - 1 :: resets])) if asr else 1.0
     missing = np.full(steps, np.nan)
     threshold = -2.1 + 0.1 * np.cos(np.arange(steps) / 40)
-    return report.Track(
+    return report.ContestantHistory(
         key=key,
         label=key.upper(),
         total=steps if total is None else total,
@@ -59,19 +59,19 @@ def track_of(
     )
 
 
-def story_of(steps: int = 400, seen: float = 1.0, samples: int = 18) -> report.Story:
+def content_of(steps: int = 400, seen: float = 1.0, samples: int = 18) -> report.ReportData:
     """Six contestants, one of which collapses; `seen`: the share of the stream that they got through."""
     rng = np.random.default_rng(0)
     at = np.arange(int(steps * seen))
     wave = 0.06 * np.sin(at / steps * 20) + rng.normal(0, 0.05, len(at))
     fall = np.clip(1.6 - 2.2 * at / steps, 0, 1)
-    tracks = [
-        track_of("source", 0.2 + wave / 3, steps),
-        track_of("tent", 0.1 + (0.4 + wave) * fall, steps, narrow=True),
-        track_of("eta", 0.5 + wave - 0.15 * at / steps, steps),
-        track_of("eta+rdumb", 0.52 + wave, steps, resets=100),
-        track_of("eta+asr", 0.54 + wave, steps, resets=17, asr=True),
-        track_of("roid+asr", 0.56 + wave, steps, resets=29, asr=True),
+    histories = [
+        history_of("source", 0.2 + wave / 3, steps),
+        history_of("tent", 0.1 + (0.4 + wave) * fall, steps, narrow=True),
+        history_of("eta", 0.5 + wave - 0.15 * at / steps, steps),
+        history_of("eta+rdumb", 0.52 + wave, steps, resets=100),
+        history_of("eta+asr", 0.54 + wave, steps, resets=17, asr=True),
+        history_of("roid+asr", 0.56 + wave, steps, resets=29, asr=True),
     ]
     shown = [
         report.Sample(
@@ -79,7 +79,7 @@ def story_of(steps: int = 400, seen: float = 1.0, samples: int = 18) -> report.S
         )
         for k in range(samples)
     ]
-    return report.Story("A test", tracks, "source", CLASSES, shown, {"Stream": "made up"})
+    return report.ReportData("A test", histories, "source", CLASSES, shown, {"Stream": "made up"})
 
 
 class Outline(html.parser.HTMLParser):
@@ -112,7 +112,7 @@ class Outline(html.parser.HTMLParser):
 
 
 def test_the_page_has_every_section_and_well_formed_markup():
-    outline = Outline(report.render(story_of()))
+    outline = Outline(report.render(content_of()))
     for heading in (
         "Results",
         "Accuracy over time",
@@ -133,7 +133,7 @@ def test_the_page_has_every_section_and_well_formed_markup():
 
 
 def test_the_page_asks_for_nothing_from_elsewhere():
-    page = report.render(story_of())
+    page = report.render(content_of())
     assert not re.search(r"https?://|//[a-z]+\.|@import|url\(", page)
     sources = [found["src"] for _, found in Outline(page).tags if "src" in found]
     assert sources
@@ -142,82 +142,86 @@ def test_the_page_asks_for_nothing_from_elsewhere():
 
 @pytest.mark.parametrize("steps", [800, 20_000])
 def test_the_page_stays_small_however_long_the_stream(steps):
-    assert len(report.render(story_of(steps)).encode()) < 2_000_000
+    assert len(report.render(content_of(steps)).encode()) < 2_000_000
 
 
 def test_text_from_results_cannot_become_markup():
-    story = story_of(40)
+    content = content_of(40)
     evil = "</script><script>alert(1)</script>"
-    bad = dataclasses.replace(story.tracks[1], label=evil, domains=[evil] * 40)
-    samples = [dataclasses.replace(story.samples[0], domain=evil, labels=('"><img src=x>',))]
-    story = dataclasses.replace(
-        story, title=evil, tracks=[bad, *story.tracks[2:]], classes=[evil, *CLASSES[1:]], samples=samples
+    bad = dataclasses.replace(content.histories[1], label=evil, domains=[evil] * 40)
+    samples = [dataclasses.replace(content.samples[0], domain=evil, labels=('"><img src=x>',))]
+    content = dataclasses.replace(
+        content,
+        title=evil,
+        histories=[bad, *content.histories[2:]],
+        classes=[evil, *CLASSES[1:]],
+        samples=samples,
     )
-    outline = Outline(report.render(story))
+    outline = Outline(report.render(content))
     assert outline.count("script") == 2  # the page's data and its own code
     assert "alert(1)" in outline.text
     assert outline.count("img", src="x") == 0
 
 
 def test_a_partial_run_says_how_far_each_contestant_got():
-    story = story_of(400, seen=0.5)
-    story = dataclasses.replace(story, tracks=[*story.tracks, track_of("late", np.zeros(0), 400)])
-    page = Outline(report.render(story)).text
+    content = content_of(400, seen=0.5)
+    content = dataclasses.replace(content, histories=[*content.histories, history_of("late", np.zeros(0), 400)])
+    page = Outline(report.render(content)).text
     assert "Partial results" in page
     assert "ETA 200 of 400" in page
     assert "LATE 0 of 400" in page
-    assert "Partial" not in Outline(report.render(story_of(400))).text
-    assert any("LATE 0" in line for line in report.conclusions(story))
+    assert "Partial" not in Outline(report.render(content_of(400))).text
+    assert any("LATE 0" in line for line in report.conclusions(content))
 
 
 def test_a_page_can_be_made_of_nothing_at_all():
-    tracks = [track_of("source", np.zeros(0), 400), track_of("eta", np.zeros(0), 400)]
-    outline = Outline(report.render(report.Story("empty", tracks, "source", CLASSES)))
+    histories = [history_of("source", np.zeros(0), 400), history_of("eta", np.zeros(0), 400)]
+    outline = Outline(report.render(report.ReportData("empty", histories, "source", CLASSES)))
     assert "0 of 400" in outline.text
 
 
 @pytest.mark.parametrize("length", [1, 2, 7])
 def test_a_page_can_be_made_of_very_few_batches(length):
-    tracks = [
-        track_of("source", np.full(length, 0.2), 400),
-        track_of("a", np.full(length, 0.5), 400, resets=1, asr=True),
+    histories = [
+        history_of("source", np.full(length, 0.2), 400),
+        history_of("a", np.full(length, 0.5), 400, resets=1, asr=True),
     ]
-    assert f"{length} of 400" in Outline(report.render(report.Story("short", tracks, "source", CLASSES))).text
+    assert f"{length} of 400" in Outline(report.render(report.ReportData("short", histories, "source", CLASSES))).text
 
 
 def test_verdicts_follow_the_lead_over_the_source():
     flat = np.full(100, 0.2)
     falling = np.repeat([0.6, 0.5, 0.3, 0.1], 25)
     fading = np.repeat([0.6, 0.5, 0.4, 0.3], 25)
-    tracks = [
-        track_of("source", flat),
-        track_of("falls", falling),
-        track_of("fades", fading),
-        track_of("holds", flat + 0.3),
+    histories = [
+        history_of("source", flat),
+        history_of("falls", falling),
+        history_of("fades", fading),
+        history_of("holds", flat + 0.3),
     ]
-    story = report.Story("", tracks, "source", CLASSES)
-    rows = {row.key: row for row in report.standings(story)}
+    content = report.ReportData("", histories, "source", CLASSES)
+    rows = {row.key: row for row in report.headline_rows(content)}
     assert [row.verdict for row in rows.values()] == ["reference", "collapsed", "fading", "holding"]
     assert rows["falls"].last_quarter == pytest.approx(0.1, abs=0.01)
     assert rows["falls"].last_lead == pytest.approx(-0.1, abs=0.02)
-    said = " ".join(report.conclusions(story))
+    said = " ".join(report.conclusions(content))
     assert "FALLS collapsed: 9.4 % in its last quarter (the model that does not adapt: 20.3 %)" in said
     assert "FADES is fading" in said
     assert "Best over the whole stream, in this one run: HOLDS" in said
 
 
 def test_no_verdict_without_the_source_on_the_same_batches():
-    short, whole = track_of("source", np.full(50, 0.2), 100), track_of("eta", np.full(100, 0.1))
-    row = report.standings(report.Story("", [short, whole], "source", CLASSES))[1]
+    short, whole = history_of("source", np.full(50, 0.2), 100), history_of("eta", np.full(100, 0.1))
+    row = report.headline_rows(report.ReportData("", [short, whole], "source", CLASSES))[1]
     assert row.verdict == "too early to tell"
     assert row.lead_text == "-"
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=60), st.integers(1, 20))
 def test_smooth_accuracy_is_the_mean_around_each_batch(values, window):
-    track = track_of("x", np.array(values))
-    share = track.correct / 64
-    for at, smooth in enumerate(track.smooth_accuracy(window)):
+    history = history_of("x", np.array(values))
+    share = history.correct / 64
+    for at, smooth in enumerate(history.smooth_accuracy(window)):
         assert smooth == pytest.approx(share[max(0, at - window // 2) : at + (window + 1) // 2].mean())
 
 
@@ -289,6 +293,6 @@ def test_attributes_and_children_are_escaped():
 def test_writing_replaces_the_page_whole(tmp_path):
     path = tmp_path / "report.html"
     path.write_text("old")
-    report.write(story_of(40), path)
+    report.write(content_of(40), path)
     assert path.read_text(encoding="utf-8").startswith("<!doctype html>")
     assert [entry.name for entry in tmp_path.iterdir()] == ["report.html"]

@@ -24,7 +24,7 @@ from tidefast.paper.analyses import collapse
 from tidefast.report import formats, headline, runs_page
 from tidefast.report.arrangement import Arrangement, Entry, read
 from tidefast.report.comparison import Comparison
-from tidefast.report.data import Story, track_of
+from tidefast.report.data import ReportData, history_of
 from tidefast.report.sheet import Cell, Row, Sheet, number
 
 
@@ -392,7 +392,7 @@ def test_a_run_has_the_same_accuracy_resets_and_quarters_in_report_and_analyse(t
     (score,) = scores.scores([run])
     assert score.mean == study.accuracy(run) == entry.accuracy()
     assert (entry.accuracy() == pytest.approx(100 * run.accuracy)) == (stream == "drift")  # by domain: two in part
-    shown = track_of(run, "eta", "ETA")
+    shown = history_of(run, "eta", "ETA")
     assert shown.overall == run.accuracy
     assert (
         len(run.resets)
@@ -401,7 +401,7 @@ def test_a_run_has_the_same_accuracy_resets_and_quarters_in_report_and_analyse(t
         == len(shown.resets)
         == run.batches // 3
     )
-    last = headline.standings(Story("", [shown], "", ()))[0].classes_in_use
+    last = headline.headline_rows(ReportData("", [shown], "", ()))[0].classes_in_use
     assert last == metrics.effective_classes(collapse.use(run.steps["predicted"]).last_quarter)
 
 
@@ -581,29 +581,34 @@ def test_the_page_is_whole_small_and_draws_every_run(runs):
 def test_a_long_set_is_thinned(runs):
     arrangement = Arrangement(read([runs]))
     part = runs_page._parts(arrangement)[0]
-    long = runs_page.story(arrangement, part)
-    tracks = [
-        runs_page._missing(track.key, track.label) if not track.batches else _stretched(track, 20_000)
-        for track in long.tracks
+    long = runs_page.page_content(arrangement, part)
+    histories = [
+        runs_page._missing(history.key, history.label) if not history.batches else _stretched(history, 20_000)
+        for history in long.histories
     ]
     plots: dict = {}
     figure = runs_page.curves.accuracy(
-        runs_page.Story("long", tracks, "", ["a"] * 1000), plots, "accuracy-long", points=runs_page.FEWEST
+        runs_page.ReportData("long", histories, "", ["a"] * 1000), plots, "accuracy-long", points=runs_page.FEWEST
     )
     assert len(plots["accuracy-long"]["x"]) == runs_page.FEWEST
     assert len(figure) < 20_000  # although there is a reset after every third of 20,000 batches
 
 
-def _stretched(track, times: int):
+def _stretched(history, times: int):
     import dataclasses
 
     fields = {
-        name: np.tile(getattr(track, name), times)
+        name: np.tile(getattr(history, name), times)
         for name in ("correct", "count", "reset_fraction", "concentration", "threshold", "seconds")
     }
-    empty = np.zeros((track.batches * times, 0), np.int64)
+    empty = np.zeros((history.batches * times, 0), np.int64)
     return dataclasses.replace(
-        track, total=track.batches * times, predicted=empty, labels=empty, domains=list(track.domains) * times, **fields
+        history,
+        total=history.batches * times,
+        predicted=empty,
+        labels=empty,
+        domains=list(history.domains) * times,
+        **fields,
     )
 
 

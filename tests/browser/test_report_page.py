@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from test_report import story_of
+from test_report import content_of
 from tidefast import report
 
 WIDTHS, SCHEMES = (360, 768, 1280), ("light", "dark")
@@ -13,7 +13,7 @@ WIDTHS, SCHEMES = (360, 768, 1280), ("light", "dark")
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):
     path = tmp_path_factory.mktemp("page") / "report.html"
-    report.write(story_of(), path)
+    report.write(content_of(), path)
     return path.as_uri()
 
 
@@ -50,7 +50,7 @@ def test_nothing_sticks_out_sideways(visit, width, scheme):
 
 def test_a_partial_page_fits_a_telephone_too(visit, tmp_path):
     path = tmp_path / "partial.html"
-    report.write(story_of(400, seen=0.3), path)
+    report.write(content_of(400, seen=0.3), path)
     page = visit(360, where=path.as_uri())
     assert page.evaluate("document.documentElement.scrollWidth") == 360
     assert "Partial results" in page.inner_text(".partial")

@@ -21,10 +21,10 @@ class Contestant:
     """Roughly, its passes through the network per batch: the dearest start first, so that no core idles at the end."""
 
 
-def lineup(steps: int, full: bool = False, keys: Sequence[str] | None = None) -> list[Contestant]:
+def pick_contestants(steps: int, full: bool = False, keys: Sequence[str] | None = None) -> list[Contestant]:
     """The contestants of a stream of `steps` batches, in the order of the report; `keys` picks some of all.
 
-    >>> [contestant.key for contestant in lineup(800)]
+    >>> [contestant.key for contestant in pick_contestants(800)]
     ['source', 'batchnorm', 'tent', 'eta', 'eta+rdumb', 'eta+asr', 'roid+asr']
     """
     eta, roid, tent = Specification("eta", {"similarity_margin": 0.4}), Specification("roid"), Specification("tent")

@@ -13,7 +13,7 @@ from tidefast.bench import Experiment
 from tidefast.core.files import LOCK
 from tidefast.core.validation import require_count
 from tidefast.demo import display, samples
-from tidefast.demo.contestants import Contestant, lineup
+from tidefast.demo.contestants import Contestant, pick_contestants
 from tidefast.errors import FolderError
 
 LEARNING_RATE = 1e-3
@@ -49,24 +49,24 @@ class Demonstration:
             batch=self.batch,
         )
 
-    def story(self, contestants: list[Contestant]) -> report.Story:
+    def content(self, contestants: list[Contestant]) -> report.ReportData:
         """Everything that the page shows, from what is on disk now."""
         shown, classes = samples.load(self.out / SAMPLES)
-        return report.Story(
+        return report.ReportData(
             title="Does it hold? Test-time adaptation on a stream that never stops drifting",
-            tracks=[self._track(contestant) for contestant in contestants],
+            histories=[self._track(contestant) for contestant in contestants],
             reference="source",
             classes=classes,
             samples=shown,
             facts=self._facts(contestants),
         )
 
-    def _track(self, contestant: Contestant) -> report.Track:
+    def _track(self, contestant: Contestant) -> report.ContestantHistory:
         try:
             run = bench.load(self.out / self.experiment(contestant).key)
         except FolderError:
-            return report.Track.empty(contestant.key, contestant.label, self.steps)
-        return report.track_of(run, contestant.key, contestant.label)
+            return report.ContestantHistory.empty(contestant.key, contestant.label, self.steps)
+        return report.history_of(run, contestant.key, contestant.label)
 
     def _facts(self, contestants: list[Contestant]) -> dict[str, str]:
         return {
@@ -84,7 +84,7 @@ class DemoOutcome:
     """How it ended: the page, the numbers behind it, whether it was interrupted, and who failed and why."""
 
     page: Path
-    story: report.Story
+    content: report.ReportData
     interrupted: bool
     failures: dict[str, str]
 
@@ -116,7 +116,7 @@ def run(
     require_count("--workers", workers)
     require_count("--snapshot-every", snapshot_every)
     demonstration = Demonstration(Path(out), steps, batch, seed, stream, model)
-    contestants = lineup(steps, full, keys)
+    contestants = pick_contestants(steps, full, keys)
     console = console or Console()
     _require_ours(demonstration.out)
     dearest_first = sorted(contestants, key=lambda contestant: -contestant.cost)
@@ -146,7 +146,7 @@ def run(
         except KeyboardInterrupt:
             interrupted = True
     failures = {keys_of[o.experiment.key]: o.error for o in outcomes if o.error is not None}
-    told = demonstration.story(contestants)
+    told = demonstration.content(contestants)
     page = demonstration.out / REPORT
     report.write(told, page)
     console.print(display.results(told))

@@ -75,9 +75,9 @@ class Live:
         self._bars.stop()
 
 
-def results(story: report.Story) -> Table:
+def results(content: report.ReportData) -> Table:
     """The headline table, for the terminal."""
-    rows = report.standings(story)
+    rows = report.headline_rows(content)
     partial = any(row.batches < row.total for row in rows)
     table = Table(title="accuracy, %", title_justify="left")
     table.add_column("contestant")

@@ -117,10 +117,10 @@ def colour(label: str, other: str = BLUE) -> str:
     return _KNOWN.get(label.split(", ")[0].rpartition(" + ")[2], other)
 
 
-def strokes(labels: Sequence[str]) -> dict[str, dict[str, Any]]:
+def line_styles(labels: Sequence[str]) -> dict[str, dict[str, Any]]:
     """For each label what `Axes.plot` takes: colour and line style, no two alike up to eight per colour.
 
-    >>> chosen = strokes(["ETA + ASR", "ROID + ASR", "ETA + RDumb"])
+    >>> chosen = line_styles(["ETA + ASR", "ROID + ASR", "ETA + RDumb"])
     >>> [one["color"] == BLUE for one in chosen.values()], [one["linestyle"] for one in chosen.values()]
     ([True, True, False], ['-', '--', '-'])
     """
@@ -139,10 +139,10 @@ def strokes(labels: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 def marked(labels: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """For lines of few points: the colours of `strokes`, and for each label a dash and a marker."""
+    """For lines of few points: the colours of `line_styles`, and for each label a dash and a marker."""
     return {
         label: {**stroke, "linestyle": dash, "marker": marker}
         for (label, stroke), dash, marker in zip(
-            strokes(labels).items(), itertools.cycle(DASHES), itertools.cycle(MARKERS), strict=False
+            line_styles(labels).items(), itertools.cycle(DASHES), itertools.cycle(MARKERS), strict=False
         )
     }

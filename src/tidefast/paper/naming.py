@@ -153,7 +153,7 @@ def _differences(facts: Sequence[dict[str, str]]) -> list[list[str]]:
 
 
 @dataclass(frozen=True, eq=False)
-class Entrant:
+class NamedRun:
     """A run, and what it is called among the others."""
 
     run: Run
@@ -176,7 +176,7 @@ class Entrant:
         return f"{self.label}, {self.place}"
 
 
-def lineup(runs: Sequence[Run]) -> list[Entrant]:
+def with_names(runs: Sequence[Run]) -> list[NamedRun]:
     """Finished runs with their names, sorted: streams, base methods, no reset before RDumb before ASR."""
     by_folder = {run.folder: run for run in runs}
     entries = [Entry(run.folder, run.experiment, True, False, run.total, run.result or {}) for run in runs]
@@ -188,15 +188,15 @@ def lineup(runs: Sequence[Run]) -> list[Entrant]:
         here = [(row, by_folder[entry.folder]) for row in rows for entry in arranged.at(row, column).values()]
         seen = [Experiment(run.experiment.stream, "-", seed=run.experiment.seed) for _, run in here]
         for (row, run), place in zip(here, apart([stream] * len(seen), seen), strict=True):
-            found.append(Entrant(run, bases[_base(row)], add_ons[row[1]], stream, place))
+            found.append(NamedRun(run, bases[_base(row)], add_ons[row[1]], stream, place))
     places, methods = list(dict.fromkeys(one.place for one in found)), list(bases.values())
     return sorted(found, key=lambda one: (places.index(one.place), methods.index(one.base)))
 
 
-def panels(entrants: Iterable[Entrant]) -> dict[tuple[str, str], list[Entrant]]:
+def panels(named_runs: Iterable[NamedRun]) -> dict[tuple[str, str], list[NamedRun]]:
     """Those who meet: by base method and place."""
-    found: dict[tuple[str, str], list[Entrant]] = {}
-    for one in entrants:
+    found: dict[tuple[str, str], list[NamedRun]] = {}
+    for one in named_runs:
         found.setdefault((one.base, one.place), []).append(one)
     return found
 

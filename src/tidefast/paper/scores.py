@@ -10,8 +10,8 @@ import numpy as np
 
 from tidefast.bench.results import Run
 from tidefast.paper import analysis, figure
-from tidefast.paper.figure import strokes
-from tidefast.paper.naming import Entrant, lineup
+from tidefast.paper.figure import line_styles
+from tidefast.paper.naming import NamedRun, with_names
 from tidefast.paper.study import accuracy
 from tidefast.report.sheet import Cell, Row, Sheet, number
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 class Score:
     """The accuracy in percent of one contestant on one stream: the mean of its repetitions."""
 
-    entrants: tuple[Entrant, ...]
+    named_runs: tuple[NamedRun, ...]
     values: tuple[float, ...]
 
     @property
-    def first(self) -> Entrant:
+    def first(self) -> NamedRun:
         """One of the runs."""
-        return self.entrants[0]
+        return self.named_runs[0]
 
     @property
     def mean(self) -> float:
@@ -43,9 +43,9 @@ class Score:
 
 
 def scores(runs: Sequence[Run]) -> list[Score]:
-    """Every contestant on every stream, in the order of `lineup`; seeds and the like are averaged over."""
-    found: dict[tuple[str, str], list[Entrant]] = {}
-    for one in lineup(runs):
+    """Every contestant on every stream, in the order of `with_names`; seeds and the like are averaged over."""
+    found: dict[tuple[str, str], list[NamedRun]] = {}
+    for one in with_names(runs):
         found.setdefault((one.label, one.stream), []).append(one)
     return [Score(tuple(same), tuple(accuracy(one.run) for one in same)) for same in found.values()]
 
@@ -66,14 +66,14 @@ def sheet(key: str, title: str, found: Sequence[Score], notes: Sequence[str] = (
 
 def frame(found: Sequence[Score]) -> dict[str, list[Any]]:
     """Every run."""
-    runs = [pair for one in found for pair in zip(one.entrants, one.values, strict=True)]
+    runs = [pair for one in found for pair in zip(one.named_runs, one.values, strict=True)]
     rows = [(one.label, one.stream, one.place, value) for one, value in runs]
     return analysis.frame(("contestant", "stream", "place", "accuracy"), rows)
 
 
 def bars(axes: Axes, found: Sequence[Score], streams: Sequence[str], names: Sequence[str]) -> None:
     """A bar for each score, in groups by stream; `streams`, `names`: all streams and reset policies of the figure."""
-    stroke = strokes(names)
+    stroke = line_styles(names)
     present = [name for name in names if any(one.first.add_on == name for one in found)]
     width = 0.8 / max(1, len(present))
     for at, name in enumerate(present):

@@ -12,7 +12,7 @@ from tidefast.bench.metrics import Floats
 from tidefast.bench.results import Run
 from tidefast.paper import analysis, figure
 from tidefast.paper.figure import marked
-from tidefast.paper.naming import Entrant, lineup, panels
+from tidefast.paper.naming import NamedRun, panels, with_names
 from tidefast.report.sheet import Cell, Row, Sheet, number
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ SHOWN = 6
 class Course:
     """A contestant's way through the visits, in percent and in points."""
 
-    entrant: Entrant
+    named_run: NamedRun
     accuracy: Floats
     recovery: Floats
     images: int
@@ -48,7 +48,7 @@ def recurs(run: Run) -> bool:
 
 def courses(runs: Sequence[Run], telling: Callable[[Run], bool] = lambda run: True) -> Panels:
     """The runs by base method and place: of a large set, only where a `telling` run is; all when there is none."""
-    found = panels(lineup(runs))
+    found = panels(with_names(runs))
     chosen = {panel: met for panel, met in found.items() if any(telling(one.run) for one in met)}
     return {panel: [_course(one) for one in met] for panel, met in (chosen or found).items()}
 
@@ -80,7 +80,7 @@ def sheet(
             cells = [number(float(line[at - 1]) if at <= len(line) else None, decimals, signed=signed) for at in shown]
             before = [make(course) for make in (first or {}).values()]
             mean = number(float(line.mean()), decimals, signed=signed)
-            rows.append(Row(course.entrant.title, (*before, *cells, mean), f"{base}, {place}"))
+            rows.append(Row(course.named_run.title, (*before, *cells, mean), f"{base}, {place}"))
     columns = (*(first or {}), *(f"visit {at}" for at in shown), "mean")
     return Sheet(key, title, "run", columns, tuple(rows), tuple(notes))
 
@@ -88,7 +88,7 @@ def sheet(
 def frame(found: Panels) -> dict[str, list[Any]]:
     """Every visit of every course."""
     rows = [
-        (one.entrant.label, one.entrant.place, at, float(accuracy), float(recovery))
+        (one.named_run.label, one.named_run.place, at, float(accuracy), float(recovery))
         for met in found.values()
         for one in met
         for at, (accuracy, recovery) in enumerate(zip(one.accuracy, one.recovery, strict=True), start=1)
@@ -98,7 +98,7 @@ def frame(found: Panels) -> dict[str, list[Any]]:
 
 def add_ons(found: Panels) -> list[str]:
     """The reset policies there are, in order."""
-    return list(dict.fromkeys(one.entrant.add_on for met in found.values() for one in met))
+    return list(dict.fromkeys(one.named_run.add_on for met in found.values() for one in met))
 
 
 def plot(axes: Axes, met: Sequence[Course], values: Callable[[Course], Floats], names: Sequence[str]) -> None:
@@ -106,7 +106,7 @@ def plot(axes: Axes, met: Sequence[Course], values: Callable[[Course], Floats], 
     stroke = marked(names)
     for one in met:
         line = values(one)
-        axes.plot(range(1, len(line) + 1), line, label=one.entrant.add_on, **stroke[one.entrant.add_on])
+        axes.plot(range(1, len(line) + 1), line, label=one.named_run.add_on, **stroke[one.named_run.add_on])
     if not met:
         axes.text(0.5, 0.5, "no runs", color=figure.GREY, ha="center", transform=axes.transAxes)
         return
@@ -132,8 +132,8 @@ def caveats(found: Panels) -> list[str]:
     return said
 
 
-def _course(entrant: Entrant) -> Course:
-    spans = entrant.run.spans
+def _course(named_run: NamedRun) -> Course:
+    spans = named_run.run.spans
     table = metrics.visit_table(spans["domain"], spans["visit"], spans["images"], spans["correct"])
     images = int(spans["images"].sum()) // len(table)
-    return Course(entrant, 100 * metrics.by_visit(table), 100 * metrics.knowledge_recovery(table), images)
+    return Course(named_run, 100 * metrics.by_visit(table), 100 * metrics.knowledge_recovery(table), images)

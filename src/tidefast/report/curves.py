@@ -9,7 +9,7 @@ import numpy as np
 
 from tidefast.bench.metrics import Counts, Floats
 from tidefast.report.axes import SIZE, Axes, round_ticks
-from tidefast.report.data import Story, Track
+from tidefast.report.data import ContestantHistory, ReportData
 from tidefast.report.markup import Markup, element
 
 POINTS = 600
@@ -19,50 +19,52 @@ Plots = dict[str, dict[str, Any]]
 """For the script: by the name of a plot, the values that it reads out."""
 
 
-def accuracy(story: Story, plots: Plots, name: str = "accuracy", points: int = POINTS) -> Markup:
+def accuracy(content: ReportData, plots: Plots, name: str = "accuracy", points: int = POINTS) -> Markup:
     """Accuracy over time, one line for each contestant, and under it the moments of the resets.
 
     On a page with several, each has its `name`, and `points` keeps the page small.
     """
-    chance = 1.0 / max(1, len(story.classes))
-    at = _evenly(max((track.batches for track in story.started), default=0), points)
-    curves = {track.key: track.smooth_accuracy(story.window) for track in story.started}
+    chance = 1.0 / max(1, len(content.classes))
+    at = _evenly(max((history.batches for history in content.started), default=0), points)
+    curves = {history.key: history.smooth_accuracy(content.window) for history in content.started}
     top = max([0.2, chance, *(float(curve.max()) for curve in curves.values())])
-    axes = Axes((1, max(2, story.total)), (0.0, min(1.0, np.ceil(top * 10 + 0.2) / 10)))
+    axes = Axes((1, max(2, content.total)), (0.0, min(1.0, np.ceil(top * 10 + 0.2) / 10)))
     marks, series = [axes.level(chance, "chance")], []
-    for track in story.started:
-        chosen = at[at < track.batches]
-        values = curves[track.key][chosen]
-        marks.append(axes.line(_number(chosen), values, class_=f"line {slot(story, track)}", data_track=track.key))
-        series.append(_series(story, track, track.label, values, "percent"))
+    for history in content.started:
+        chosen = at[at < history.batches]
+        values = curves[history.key][chosen]
+        marks.append(
+            axes.line(_number(chosen), values, class_=f"line {slot(content, history)}", data_track=history.key)
+        )
+        series.append(_series(content, history, history.label, values, "percent"))
     plots[name] = {
         "x": (at + 1).tolist(),
         "series": series,
-        "domains": _domains(story, at),
-        "total": story.total,
+        "domains": _domains(content, at),
+        "total": content.total,
         "toggles": True,
     }
     ticks = [(tick, f"{100 * tick:.0f} %") for tick in round_ticks(*axes.y, 5)]
-    description = f"Accuracy over time, mean over {story.window} batches, of {len(series)} contestants."
-    plot = axes.frame(marks, name=name, description=description, x_ticks=x_ticks(story), y_ticks=ticks)
-    return element("div", _legend(story), plot, *_reset_strips(story, axes, points), class_="figure")
+    description = f"Accuracy over time, mean over {content.window} batches, of {len(series)} contestants."
+    plot = axes.frame(marks, name=name, description=description, x_ticks=x_ticks(content), y_ticks=ticks)
+    return element("div", _legend(content), plot, *_reset_strips(content, axes, points), class_="figure")
 
 
-def concentration(story: Story, plots: Plots) -> list[Markup]:
+def concentration(content: ReportData, plots: Plots) -> list[Markup]:
     """For each contestant that measures it: C_t, the threshold it is compared with, and the resets that follow."""
     return [
-        _compared(story, track, {"concentration": track.concentration, "threshold": track.threshold}, plots)
-        for track in story.started
-        if track.measures_concentration
+        _compared(content, history, {"concentration": history.concentration, "threshold": history.threshold}, plots)
+        for history in content.started
+        if history.measures_concentration
     ]
 
 
-def measurements(story: Story, plots: Plots) -> list[Markup]:
+def measurements(content: ReportData, plots: Plots) -> list[Markup]:
     """For each contestant whose policy measures something else: that, and the resets that follow."""
-    return [_compared(story, track, values, plots) for track in story.started for values in track.compared]
+    return [_compared(content, history, values, plots) for history in content.started for values in history.compared]
 
 
-def _compared(story: Story, track: Track, values: Mapping[str, Floats], plots: Plots) -> Markup:
+def _compared(content: ReportData, history: ContestantHistory, values: Mapping[str, Floats], plots: Plots) -> Markup:
     """The first of the values, in the contestant's colour, against the others, and the resets that follow."""
     first, *others = values
     lead = values[first]
@@ -70,119 +72,121 @@ def _compared(story: Story, track: Track, values: Mapping[str, Floats], plots: P
     shown = {name: of_all[at] for name, of_all in values.items()}
     low, high = float(np.nanmin([*shown.values()])), float(np.nanmax([*shown.values()]))
     margin = 0.06 * (high - low) or 0.1
-    axes = Axes((1, max(2, story.total)), (low - margin, high + margin))
-    over = at[track.reset_fraction[at] > 0]
+    axes = Axes((1, max(2, content.total)), (low - margin, high + margin))
+    over = at[history.reset_fraction[at] > 0]
     marks = [
         axes.stems(_number(over), lead[over], class_="stems faint"),
         *(axes.line(_number(at), shown[other], class_="line threshold") for other in others),
-        axes.line(_number(at), shown[first], class_=f"line thin {slot(story, track)}"),
+        axes.line(_number(at), shown[first], class_=f"line thin {slot(content, history)}"),
     ]
-    name = f"{first}-{track.key}"
+    name = f"{first}-{history.key}"
     plots[name] = {
         "x": (at + 1).tolist(),
         "series": [
-            _series(story, track, _words(first), shown[first], "plain"),
+            _series(content, history, _words(first), shown[first], "plain"),
             *({"label": _words(o), "slot": "ink", "unit": "plain", "y": _plain(shown[o])} for o in others),
-            _series(story, track, "layers reset", track.reset_fraction[at], "percent"),
+            _series(content, history, "layers reset", history.reset_fraction[at], "percent"),
         ],
-        "domains": _domains(story, at),
-        "total": story.total,
+        "domains": _domains(content, at),
+        "total": content.total,
     }
     ticks = [(tick, f"{tick:.2g}") for tick in round_ticks(*axes.y, 4)]
     against = f" against its {' and '.join(map(_words, others))}" if others else ""
-    description = f"{_words(first).capitalize()} of {track.label}{against}; {len(track.resets)} resets."
-    plot = axes.frame(marks, name=name, description=description, x_ticks=x_ticks(story), y_ticks=ticks, height="middle")
-    return _panel(story, track, plot, "" if first == "concentration" else ", ".join(map(_words, values)))
+    description = f"{_words(first).capitalize()} of {history.label}{against}; {len(history.resets)} resets."
+    plot = axes.frame(
+        marks, name=name, description=description, x_ticks=x_ticks(content), y_ticks=ticks, height="middle"
+    )
+    return _panel(content, history, plot, "" if first == "concentration" else ", ".join(map(_words, values)))
 
 
-def depth(story: Story, plots: Plots) -> list[Markup]:
+def depth(content: ReportData, plots: Plots) -> list[Markup]:
     """For each contestant that was reset: a stroke at each reset, as high as the share of layers that it took."""
     panels = []
-    for track in story.started:
-        at = track.resets
+    for history in content.started:
+        at = history.resets
         if not len(at):
             continue
-        axes = Axes((1, max(2, story.total)), (0.0, 1.0))
-        fractions = track.reset_fraction[at]
-        name = f"depth-{track.key}"
+        axes = Axes((1, max(2, content.total)), (0.0, 1.0))
+        fractions = history.reset_fraction[at]
+        name = f"depth-{history.key}"
         plots[name] = {
             "x": (at + 1).tolist(),
-            "series": [_series(story, track, "layers reset", fractions, "percent")],
-            "domains": _domains(story, at),
-            "total": story.total,
+            "series": [_series(content, history, "layers reset", fractions, "percent")],
+            "domains": _domains(content, at),
+            "total": content.total,
         }
         ticks = [(tick, f"{100 * tick:.0f} %") for tick in (0.0, 0.5, 1.0)]
         description = (
-            f"{track.label}: {len(at)} resets, taking {fractions.min():.0%} to {fractions.max():.0%} of the layers."
+            f"{history.label}: {len(at)} resets, taking {fractions.min():.0%} to {fractions.max():.0%} of the layers."
         )
-        marks = [axes.stems(_number(at), fractions, class_=f"stems {slot(story, track)}")]
+        marks = [axes.stems(_number(at), fractions, class_=f"stems {slot(content, history)}")]
         plot = axes.frame(
-            marks, name=name, description=description, x_ticks=x_ticks(story), y_ticks=ticks, height="low"
+            marks, name=name, description=description, x_ticks=x_ticks(content), y_ticks=ticks, height="low"
         )
-        panels.append(_panel(story, track, plot, f"{len(at)} resets, {fractions.mean():.0%} of layers on average"))
+        panels.append(_panel(content, history, plot, f"{len(at)} resets, {fractions.mean():.0%} of layers on average"))
     return panels
 
 
-def slot(story: Story, track: Track) -> str:
+def slot(content: ReportData, history: ContestantHistory) -> str:
     """The class that gives a contestant its colour and dashes."""
-    return f"t{[other.key for other in story.tracks].index(track.key) % 12}"
+    return f"t{[other.key for other in content.histories].index(history.key) % 12}"
 
 
-def x_ticks(story: Story) -> list[tuple[float, str]]:
+def x_ticks(content: ReportData) -> list[tuple[float, str]]:
     """Round batch numbers, few enough for a telephone; the first says what they are."""
-    ticks = [tick for tick in round_ticks(0, max(2, story.total), 4) if tick >= 1]
+    ticks = [tick for tick in round_ticks(0, max(2, content.total), 4) if tick >= 1]
     return [(tick, f"{tick:,.0f}" if at else f"batch {tick:,.0f}") for at, tick in enumerate(ticks)]
 
 
-def _legend(story: Story) -> Markup:
+def _legend(content: ReportData) -> Markup:
     buttons = [
         element(
             "button",
-            element("span", class_=f"swatch {slot(story, track)}", aria_hidden="true"),
-            track.label,
+            element("span", class_=f"swatch {slot(content, history)}", aria_hidden="true"),
+            history.label,
             type_="button",
             aria_pressed="true",
-            data_toggle=track.key,
+            data_toggle=history.key,
         )
-        for track in story.started
+        for history in content.started
     ]
     return element("div", *buttons, class_="legend", role="group", aria_label="Show or hide contestants")
 
 
-def _reset_strips(story: Story, axes: Axes, points: int) -> list[Markup]:
+def _reset_strips(content: ReportData, axes: Axes, points: int) -> list[Markup]:
     places = min(SIZE, 2 * points)  # more strokes than that would not be seen apart
     strips = []
-    for track in story.started:
-        if not len(track.resets):
+    for history in content.started:
+        if not len(history.resets):
             continue
         unit = Axes(axes.x, (0.0, 1.0))
-        strokes = np.unique((unit.across(_number(track.resets)) * places / SIZE).round()) / places
+        strokes = np.unique((unit.across(_number(history.resets)) * places / SIZE).round()) / places
         at = axes.x[0] + strokes * (axes.x[1] - axes.x[0])
-        label = f"resets of {track.label}: {len(track.resets)}"
+        label = f"resets of {history.label}: {len(history.resets)}"
         drawing = element(
             "svg",
-            unit.stems(at, np.ones(len(at)), class_=f"stems {slot(story, track)}"),
+            unit.stems(at, np.ones(len(at)), class_=f"stems {slot(content, history)}"),
             viewbox="0 0 1000 1000",
             preserveaspectratio="none",
             role="img",
             aria_label=label,
         )
-        strips.append(element("div", element("span", label), drawing, class_="strip", data_track=track.key))
+        strips.append(element("div", element("span", label), drawing, class_="strip", data_track=history.key))
     return strips
 
 
-def _panel(story: Story, track: Track, plot: Markup, note: str = "") -> Markup:
+def _panel(content: ReportData, history: ContestantHistory, plot: Markup, note: str = "") -> Markup:
     heading = element(
         "h3",
-        element("span", class_=f"swatch {slot(story, track)}", aria_hidden="true"),
-        track.label,
+        element("span", class_=f"swatch {slot(content, history)}", aria_hidden="true"),
+        history.label,
         *([element("small", note)] if note else []),
     )
     return element("div", heading, plot, class_="panel")
 
 
-def _series(story: Story, track: Track, label: str, values: Floats, unit: str) -> dict[str, Any]:
-    return {"key": track.key, "label": label, "slot": slot(story, track), "unit": unit, "y": _plain(values)}
+def _series(content: ReportData, history: ContestantHistory, label: str, values: Floats, unit: str) -> dict[str, Any]:
+    return {"key": history.key, "label": label, "slot": slot(content, history), "unit": unit, "y": _plain(values)}
 
 
 def _number(at: Counts) -> Floats:
@@ -198,8 +202,8 @@ def _plain(values: Floats) -> list[float | None]:
     return [round(float(value), 4) if np.isfinite(value) else None for value in values]
 
 
-def _domains(story: Story, at: Counts) -> list[str]:
-    longest = max(story.started, key=lambda track: track.batches, default=None)
+def _domains(content: ReportData, at: Counts) -> list[str]:
+    longest = max(content.started, key=lambda history: history.batches, default=None)
     return [] if longest is None else [longest.domains[index].replace("_", " ") for index in at]
 
 

@@ -18,7 +18,7 @@ Thumbnails: TypeAlias = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, eq=False)
-class Track:
+class ContestantHistory:
     """One contestant, batch by batch; arrays are as long as it got, `total` is the length of the stream."""
 
     key: str
@@ -51,7 +51,7 @@ class Track:
                 raise ValueError(f"{name} has {len(values)} entries, expected {self.batches}")
 
     @classmethod
-    def empty(cls, key: str, label: str, total: int) -> Track:
+    def empty(cls, key: str, label: str, total: int) -> ContestantHistory:
         """A contestant that has not begun."""
         none, nothing = np.empty(0), np.empty((0, 0), np.int64)
         return cls(key, label, total, none, none, nothing, nothing, [], none, none, none, none)
@@ -103,11 +103,11 @@ class Sample:
 
 
 @dataclass(frozen=True, eq=False)
-class Story:
+class ReportData:
     """Everything on a page. `reference` is the key of the contestant that the others are compared with."""
 
     title: str
-    tracks: Sequence[Track]
+    histories: Sequence[ContestantHistory]
     reference: str
     classes: Sequence[str]
     samples: Sequence[Sample] = ()
@@ -116,17 +116,17 @@ class Story:
     @property
     def total(self) -> int:
         """Batches of the stream."""
-        return max((track.total for track in self.tracks), default=0)
+        return max((history.total for history in self.histories), default=0)
 
     @property
-    def started(self) -> list[Track]:
+    def started(self) -> list[ContestantHistory]:
         """The contestants that have something to show."""
-        return [track for track in self.tracks if track.batches]
+        return [history for history in self.histories if history.batches]
 
     @property
     def complete(self) -> bool:
         """Whether every contestant saw the whole stream."""
-        return all(track.batches >= track.total for track in self.tracks)
+        return all(history.batches >= history.total for history in self.histories)
 
     @property
     def window(self) -> int:
@@ -134,7 +134,7 @@ class Story:
         return max(1, self.total // 25)
 
 
-def track_of(run: bench.Run, key: str, label: str, details: bool = True) -> Track:
+def history_of(run: bench.Run, key: str, label: str, details: bool = True) -> ContestantHistory:
     """What a run holds so far; without `details` only what its accuracy over time needs."""
     steps = run.steps
     batches = run.batches
@@ -142,7 +142,7 @@ def track_of(run: bench.Run, key: str, label: str, details: bool = True) -> Trac
     # Every run has the concentration; it is shown beside a threshold only.
     concentrated = details and bool(np.isfinite(steps["threshold"]).any())
     measures = run.measures if details else {}
-    return Track(
+    return ContestantHistory(
         key=key,
         label=label,
         total=max(run.total, batches),

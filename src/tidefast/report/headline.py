@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tidefast.bench import metrics
 from tidefast.report import curves
-from tidefast.report.data import Story, Track
+from tidefast.report.data import ContestantHistory, ReportData
 from tidefast.report.markup import Markup, element
 
 REFERENCE, HOLDING, FADING, COLLAPSED, UNKNOWN = "reference", "holding", "fading", "collapsed", "too early to tell"
@@ -32,7 +32,7 @@ PARTIAL = ("batches", "how far it got, of how many")
 
 
 @dataclass(frozen=True)
-class Standing:
+class HeadlineRow:
     """One row of the headline table; accuracies are shares, nan where there is nothing to measure."""
 
     key: str
@@ -59,22 +59,22 @@ class Standing:
         return f"{100 * self.first_lead:+.1f} → {100 * self.last_lead:+.1f}"
 
 
-def standings(story: Story) -> list[Standing]:
-    """One row for each contestant, in the story's order."""
-    reference = next((track for track in story.tracks if track.key == story.reference), None)
-    return [_standing(track, reference) for track in story.tracks]
+def headline_rows(content: ReportData) -> list[HeadlineRow]:
+    """One row for each contestant, in the order of the content."""
+    reference = next((history for history in content.histories if history.key == content.reference), None)
+    return [_standing(history, reference) for history in content.histories]
 
 
-def conclusions(story: Story) -> list[str]:
+def conclusions(content: ReportData) -> list[str]:
     """What the numbers say, in sentences; nothing that they do not."""
-    rows = standings(story)
+    rows = headline_rows(content)
     said = []
     for row in rows:
         if row.verdict == COLLAPSED:
             said.append(
                 f"{row.label} collapsed: {percent(row.last_quarter)} % in its last quarter (the model that does not "
                 f"adapt: {percent(row.last_quarter - row.last_lead)} %), with {row.classes_in_use:.1f} of "
-                f"{len(story.classes)} classes in use."
+                f"{len(content.classes)} classes in use."
             )
         elif row.verdict == FADING:
             said.append(
@@ -85,9 +85,9 @@ def conclusions(story: Story) -> list[str]:
     if len(whole) > 1:
         best = max(whole, key=lambda row: row.overall)
         said.append(f"Best over the whole stream, in this one run: {best.label}, {percent(best.overall)} %.")
-    if not story.complete:
+    if not content.complete:
         behind = ", ".join(f"{row.label} {row.batches}" for row in rows if row.batches < row.total)
-        said.append(f"Partial results; batches seen of {story.total}: {behind}.")
+        said.append(f"Partial results; batches seen of {content.total}: {behind}.")
     return said
 
 
@@ -100,32 +100,32 @@ def percent(share: float) -> str:
     return "-" if math.isnan(share) else f"{100 * share:.1f}"
 
 
-def _standing(track: Track, reference: Track | None) -> Standing:
-    length = track.batches
+def _standing(history: ContestantHistory, reference: ContestantHistory | None) -> HeadlineRow:
+    length = history.batches
     first, last = metrics.first_quarter(length), metrics.last_quarter(length)
-    leads = [_lead(track, reference, part) for part in (first, last)]
-    depths = track.reset_fraction[track.resets]
-    return Standing(
-        key=track.key,
-        label=track.label,
+    leads = [_lead(history, reference, part) for part in (first, last)]
+    depths = history.reset_fraction[history.resets]
+    return HeadlineRow(
+        key=history.key,
+        label=history.label,
         batches=length,
-        total=track.total,
-        overall=track.overall,
-        last_quarter=track.accuracy(last),
+        total=history.total,
+        overall=history.overall,
+        last_quarter=history.accuracy(last),
         first_lead=leads[0],
         last_lead=leads[1],
         resets=len(depths),
         mean_depth=float(depths.mean()) if len(depths) else float("nan"),
-        classes_in_use=metrics.effective_classes(track.predicted[last]),
-        milliseconds=1000 * metrics.seconds_per_batch(track.seconds),
-        verdict=REFERENCE if track is reference else _verdict(length, leads),
+        classes_in_use=metrics.effective_classes(history.predicted[last]),
+        milliseconds=1000 * metrics.seconds_per_batch(history.seconds),
+        verdict=REFERENCE if history is reference else _verdict(length, leads),
     )
 
 
-def _lead(track: Track, reference: Track | None, part: slice) -> float:
-    if reference is None or reference is track or reference.batches < part.stop or track.batches == 0:
+def _lead(history: ContestantHistory, reference: ContestantHistory | None, part: slice) -> float:
+    if reference is None or reference is history or reference.batches < part.stop or history.batches == 0:
         return float("nan")
-    return track.accuracy(part) - reference.accuracy(part)
+    return history.accuracy(part) - reference.accuracy(part)
 
 
 def _verdict(length: int, leads: Sequence[float]) -> str:
@@ -137,14 +137,14 @@ def _verdict(length: int, leads: Sequence[float]) -> str:
     return FADING if last < first / 2 else HOLDING
 
 
-def headline(story: Story) -> Markup:
+def headline(content: ReportData) -> Markup:
     """One row for each contestant; the best accuracies among those that saw the whole stream stand out."""
-    rows = standings(story)
-    whole = [row for row in rows if row.batches == row.total] if story.complete else []
+    rows = headline_rows(content)
+    whole = [row for row in rows if row.batches == row.total] if content.complete else []
     best = max((row.overall for row in whole), default=math.nan), max((r.last_quarter for r in whole), default=math.nan)
-    headings = HEADINGS if story.complete else (HEADINGS[0], PARTIAL, *HEADINGS[1:])
+    headings = HEADINGS if content.complete else (HEADINGS[0], PARTIAL, *HEADINGS[1:])
     head = element("tr", *(element("th", name, scope="col", title=title or None) for name, title in headings))
-    body = [_row(story, row, best) for row in rows]
+    body = [_row(content, row, best) for row in rows]
     said = (
         "Accuracy in percent; everybody saw the same batches in the same order. "
         "Times depend on what else the machine does."
@@ -160,20 +160,20 @@ def headline(story: Story) -> Markup:
     )
 
 
-def _row(story: Story, row: Standing, best: tuple[float, float]) -> Markup:
-    track = next(track for track in story.tracks if track.key == row.key)
-    swatch = element("span", class_=f"swatch {curves.slot(story, track)}", aria_hidden="true")
+def _row(content: ReportData, row: HeadlineRow, best: tuple[float, float]) -> Markup:
+    history = next(history for history in content.histories if history.key == row.key)
+    swatch = element("span", class_=f"swatch {curves.slot(content, history)}", aria_hidden="true")
     return element(
         "tr",
         element("th", swatch, row.label, scope="row"),
-        *([] if story.complete else [element("td", f"{row.batches:,} of {row.total:,}")]),
+        *([] if content.complete else [element("td", f"{row.batches:,} of {row.total:,}")]),
         element("td", _emphasised(percent(row.overall), row.overall == best[0])),
         element("td", _emphasised(percent(row.last_quarter), row.last_quarter == best[1])),
         element("td", row.lead_text),
         element("td", element("span", row.verdict, class_=f"verdict {row.verdict.split()[0]}")),
         element("td", f"{row.resets:,}"),
         element("td", "-" if math.isnan(row.mean_depth) else f"{row.mean_depth:.0%}"),
-        element("td", "-" if math.isnan(row.classes_in_use) else f"{row.classes_in_use:.1f} of {len(story.classes)}"),
+        element("td", "-" if math.isnan(row.classes_in_use) else f"{row.classes_in_use:.1f} of {len(content.classes)}"),
         element("td", "-" if math.isnan(row.milliseconds) else f"{row.milliseconds:.0f}"),
     )
 

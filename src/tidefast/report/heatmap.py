@@ -9,21 +9,23 @@ import numpy as np
 from tidefast.bench import metrics
 from tidefast.bench.metrics import Counts, Floats
 from tidefast.report import curves
-from tidefast.report.data import Story
+from tidefast.report.data import ReportData
 from tidefast.report.markup import Markup, element, join
 
 BINS = 72
 LEVELS = 24
 
 
-def panels(story: Story, plots: curves.Plots) -> list[Markup]:
+def panels(content: ReportData, plots: curves.Plots) -> list[Markup]:
     """One heatmap for the true labels, and one for each contestant."""
-    if not story.started:
+    if not content.started:
         return []
-    longest = max(story.started, key=lambda track: track.batches)
-    drawn = [_panel(story, "truth", "true labels", None, longest.labels, plots)]
-    for track in story.started:
-        drawn.append(_panel(story, track.key, track.label, curves.slot(story, track), track.predicted, plots))
+    longest = max(content.started, key=lambda history: history.batches)
+    drawn = [_panel(content, "truth", "true labels", None, longest.labels, plots)]
+    for history in content.started:
+        drawn.append(
+            _panel(content, history.key, history.label, curves.slot(content, history), history.predicted, plots)
+        )
     return drawn
 
 
@@ -42,29 +44,29 @@ def scale() -> Markup:
     return element("p", "share of the predictions:", element("span", "0 % ", bar, " 100 %"), class_="key")
 
 
-def _panel(story: Story, key: str, label: str, slot: str | None, counts: Counts, plots: curves.Plots) -> Markup:
-    values, edges = shares(counts, story.total)
+def _panel(content: ReportData, key: str, label: str, slot: str | None, counts: Counts, plots: curves.Plots) -> Markup:
+    values, edges = shares(counts, content.total)
     classes = len(values)
     name = f"heat-{key}"
     plots[name] = {
         "edges": edges,
-        "total": story.total,
-        "classes": list(story.classes),
+        "total": content.total,
+        "classes": list(content.classes),
         "shares": [[round(1000 * float(value)) for value in row] for row in values],
     }
     spread = metrics.effective_classes(counts[metrics.last_quarter(len(counts))])
     drawing = element(
         "svg",
         *_cells(values, edges),
-        viewbox=f"0 0 {story.total} {classes}",
+        viewbox=f"0 0 {content.total} {classes}",
         preserveaspectratio="none",
         role="img",
         aria_label=f"{label}: share of each class over time. In the last quarter as if {spread:.1f} classes were used.",
     )
-    names = element("div", *(element("span", name) for name in story.classes), class_="rows", aria_hidden="true")
+    names = element("div", *(element("span", name) for name in content.classes), class_="rows", aria_hidden="true")
     ticks = [
-        element("span", label, class_="xtick", style=f"left:{100 * tick / story.total:.2f}%")
-        for tick, label in curves.x_ticks(story)
+        element("span", label, class_="xtick", style=f"left:{100 * tick / content.total:.2f}%")
+        for tick, label in curves.x_ticks(content)
     ]
     plot = element(
         "div",

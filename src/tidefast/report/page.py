@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from tidefast.core.files import write_atomically
 from tidefast.report import curves, heatmap
-from tidefast.report.data import Sample, Story, Thumbnails
+from tidefast.report.data import ReportData, Sample, Thumbnails
 from tidefast.report.headline import RULE, conclusions, headline
 from tidefast.report.markup import Markup, data, element, join
 
@@ -19,53 +19,58 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 
-def render(story: Story) -> str:
+def render(content: ReportData) -> str:
     """The page as text."""
     plots: curves.Plots = {}
     sections = [
-        section("Results", RULE, headline(story)),
+        section("Results", RULE, headline(content)),
         section(
             "Accuracy over time",
-            f"Mean over {story.window} batches around each. Dotted: chance. Under the curves, a stroke for each reset. "
-            "Point at the chart to read values; the buttons hide and show.",
-            curves.accuracy(story, plots),
+            f"Mean over {content.window} batches around each. Dotted: chance. Under the curves, a stroke for each "
+            "reset. Point at the chart to read values; the buttons hide and show.",
+            curves.accuracy(content, plots),
         ),
         _grid_section(
             "Concentration against its threshold",
             "ASR resets when the concentration of a batch's predictions (coloured) exceeds its long-term average (the "
             "plain line), which then starts anew. The strokes mark the batches after which that happened.",
-            curves.concentration(story, plots),
+            curves.concentration(content, plots),
         ),
         _grid_section(
             "What other policies measure",
-            f"{' '.join(_described(story))} Coloured: what is measured; plain lines: what it is compared with. The "
+            f"{' '.join(_described(content))} Coloured: what is measured; plain lines: what it is compared with. The "
             "strokes mark the batches after which there was a reset.",
-            curves.measurements(story, plots),
+            curves.measurements(content, plots),
         ),
         _grid_section(
             "How deep each reset went",
             "The share of layers that returned to the source, counted from the output. RDumb always takes all; ASR "
             "takes more the further the concentration is above its threshold.",
-            curves.depth(story, plots),
+            curves.depth(content, plots),
         ),
         _grid_section(
             "What was predicted",
             "The share of each class among the predictions, over time. Compare with the true labels: a "
             "collapsing contestant puts everything into a few rows.",
-            heatmap.panels(story, plots),
+            heatmap.panels(content, plots),
             heatmap.scale(),
         ),
         _grid_section(
-            "The stream", "A few images along the way, as the network saw them.", _samples(story), style="film"
+            "The stream", "A few images along the way, as the network saw them.", _samples(content), style="film"
         ),
-        section("How it was made", "", _facts(story)) if story.facts else Markup(""),
+        section("How it was made", "", _facts(content)) if content.facts else Markup(""),
     ]
-    return document(story.title, [_partial(story), _conclusions(story)], [part for part in sections if part], plots)
+    return document(
+        content.title,
+        [_partial(content), _conclusions(content)],
+        [part for part in sections if part],
+        plots,
+    )
 
 
-def _described(story: Story) -> list[str]:
+def _described(content: ReportData) -> list[str]:
     """What the contestants' measurements are, each once."""
-    return list(dict.fromkeys(what.description for track in story.tracks for what in track.measures.values()))
+    return list(dict.fromkeys(what.description for history in content.histories for what in history.measures.values()))
 
 
 def document(title: str, opening: Sequence[Markup], sections: Sequence[Markup], plots: curves.Plots) -> str:
@@ -83,9 +88,9 @@ def document(title: str, opening: Sequence[Markup], sections: Sequence[Markup], 
     return "<!doctype html>\n" + element("html", head, element("body", main, data(plots, "plots"), script), lang="en")
 
 
-def write(story: Story, path: str | os.PathLike[str]) -> None:
+def write(content: ReportData, path: str | os.PathLike[str]) -> None:
     """Write the page; it replaces an earlier one whole or not at all."""
-    write_atomically(path, render(story).encode())
+    write_atomically(path, render(content).encode())
 
 
 def contact_sheet(images: Thumbnails, columns: int) -> Image:
@@ -122,22 +127,22 @@ def _grid_section(title: str, note: str, panels: list[Markup], *extra: Markup, s
     return section(title, note, *extra, element("div", join(panels), class_=style))
 
 
-def _partial(story: Story) -> Markup:
-    if story.complete:
+def _partial(content: ReportData) -> Markup:
+    if content.complete:
         return Markup("")
-    reached = ", ".join(f"{track.label} {track.batches:,} of {track.total:,}" for track in story.tracks)
+    reached = ", ".join(f"{history.label} {history.batches:,} of {history.total:,}" for history in content.histories)
     return element(
         "p", f"Partial results: not everybody has seen the whole stream. Batches so far: {reached}.", class_="partial"
     )
 
 
-def _conclusions(story: Story) -> Markup:
-    said = [line for line in conclusions(story) if not line.startswith("Partial")]
+def _conclusions(content: ReportData) -> Markup:
+    said = [line for line in conclusions(content) if not line.startswith("Partial")]
     return element("ul", *(element("li", line) for line in said), class_="conclusions") if said else Markup("")
 
 
-def _samples(story: Story) -> list[Markup]:
-    return [_sample(sample) for sample in story.samples]
+def _samples(content: ReportData) -> list[Markup]:
+    return [_sample(sample) for sample in content.samples]
 
 
 def _sample(sample: Sample) -> Markup:
@@ -155,6 +160,6 @@ def _sample(sample: Sample) -> Markup:
     return element("figure", picture, caption)
 
 
-def _facts(story: Story) -> Markup:
-    rows = [part for name, value in story.facts.items() for part in (element("dt", name), element("dd", value))]
+def _facts(content: ReportData) -> Markup:
+    rows = [part for name, value in content.facts.items() for part in (element("dt", name), element("dd", value))]
     return element("dl", *rows)

@@ -10,7 +10,7 @@ import numpy as np
 from tidefast import bench
 from tidefast.report import curves, formats
 from tidefast.report.arrangement import Arrangement, ColumnKey, ContestantKey, Entry, Repetition, patiently
-from tidefast.report.data import Story, Track, track_of
+from tidefast.report.data import ContestantHistory, ReportData, history_of
 from tidefast.report.markup import Markup, element
 from tidefast.report.page import document, section
 from tidefast.report.sheet import Sheet
@@ -38,27 +38,29 @@ def render(title: str, arrangement: Arrangement, sheets: Sequence[Sheet]) -> str
     return document(title, [], [*(section(sheet.title, "", formats.html(sheet)) for sheet in sheets), charts], plots)
 
 
-def story(arrangement: Arrangement, part: ColumnRepetition, prefix: str = "") -> Story:
-    """The runs on one stream with one seed, as a story; contestants keep their place, and so their colour, in all."""
+def page_content(arrangement: Arrangement, part: ColumnRepetition, prefix: str = "") -> ReportData:
+    """The runs on one stream with one seed; contestants keep their place, and so their colour, on all pages."""
     entries = _entries(arrangement, part)
-    tracks, classes = [], ["?"]
+    histories, classes = [], ["?"]
     for at, row in enumerate(arrangement.rows):
         key, label = f"{prefix}c{at}", arrangement.label(row)
         if row in entries:
-            run, track = patiently(entries[row].folder, functools.partial(_told, key, label))
+            run, history = patiently(entries[row].folder, functools.partial(_told, key, label))
             classes = run.environment.get("classes") or classes
         else:
-            track = Track.empty(key, label, 0)
-        tracks.append(track)
+            history = ContestantHistory.empty(key, label, 0)
+        histories.append(history)
     source = next((at for at, row in enumerate(arrangement.rows) if arrangement.source(row) == row), 0)
-    return Story(_heading(arrangement, part), tracks, f"{prefix}c{source}", [str(name) for name in classes])
+    return ReportData(_heading(arrangement, part), histories, f"{prefix}c{source}", [str(name) for name in classes])
 
 
 def _figure(arrangement: Arrangement, part: ColumnRepetition, prefix: str, points: int, plots: curves.Plots) -> Markup:
-    told = story(arrangement, part, prefix)
+    told = page_content(arrangement, part, prefix)
     content: list[Markup] = [curves.accuracy(told, plots, f"accuracy-{prefix}", points)] if told.started else []
     behind = [
-        f"{track.label} {track.batches:,} of {track.total:,}" for track in told.tracks if track.batches < track.total
+        f"{history.label} {history.batches:,} of {history.total:,}"
+        for history in told.histories
+        if history.batches < history.total
     ]
     if behind:
         content.insert(0, element("p", f"Not finished; batches so far: {', '.join(behind)}.", class_="partial"))
@@ -93,5 +95,5 @@ def _heading(arrangement: Arrangement, part: ColumnRepetition) -> str:
     return ", ".join([arrangement.heading(column), *pooled, f"seed {seed}"])
 
 
-def _told(key: str, label: str, run: bench.Run) -> tuple[bench.Run, Track]:
-    return run, track_of(run, key, label, details=False)
+def _told(key: str, label: str, run: bench.Run) -> tuple[bench.Run, ContestantHistory]:
+    return run, history_of(run, key, label, details=False)

@@ -13,7 +13,7 @@ from tidefast.bench.experiment import Experiment
 from tidefast.bench.results import Run
 from tidefast.paper import figure, naming
 from tidefast.paper.analysis import Analysis, Finding, frame, registry
-from tidefast.paper.figure import strokes
+from tidefast.paper.figure import line_styles
 from tidefast.paper.scale import Setting
 from tidefast.report.sheet import Cell, Row, Sheet, number
 
@@ -187,7 +187,7 @@ def _draw(uses: Mapping[str, Use]) -> Figure:
     for one in axes[1]:
         one.remove()
     below = drawn.add_subplot(axes[1, 0].get_gridspec()[1, :])
-    looks = strokes([name for name in uses if name != LABELS])
+    looks = line_styles([name for name in uses if name != LABELS])
     looks[LABELS] = {"color": figure.GREY, "linestyle": ":"}
     for axis, (name, one) in zip(axes[0], uses.items(), strict=True):
         end = len(one.counts)

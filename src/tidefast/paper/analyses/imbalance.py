@@ -15,7 +15,7 @@ from tidefast.core.specification import Specification
 from tidefast.paper import figure, naming
 from tidefast.paper.analysis import Analysis, Finding, registry
 from tidefast.paper.figure import marked
-from tidefast.paper.naming import lineup
+from tidefast.paper.naming import with_names
 from tidefast.paper.scale import Setting
 from tidefast.paper.study import accuracy, asr_of, plain
 from tidefast.report.sheet import Cell, Row, Sheet, number
@@ -99,7 +99,7 @@ class _Series:
 
 def _series(runs: Sequence[Run]) -> list[_Series]:
     found: dict[tuple[str, str, str], dict[float, list[Run]]] = {}
-    for one in lineup(runs):
+    for one in with_names(runs):
         found.setdefault((one.base, _rest(one.run), one.add_on), {}).setdefault(_delta(one.run), []).append(one.run)
     several = len({rest for _, rest, _ in found}) > 1
     return [

@@ -47,7 +47,7 @@ class Proximity(Analysis):
             found,
             VISITS,
             lambda course: course.accuracy,
-            first={"delay": lambda course: _cell(course.entrant.run), "resets": _resets},
+            first={"delay": lambda course: _cell(course.named_run.run), "resets": _resets},
         )
         remarks = [said for met in found.values() for said in _remarks(met)]
         return Finding(
@@ -70,14 +70,14 @@ def _cell(run: Run) -> Cell:
 
 
 def _resets(course: Course) -> Cell:
-    return number(reset_count(course.entrant.run), 0)
+    return number(reset_count(course.named_run.run), 0)
 
 
 def _remarks(met: Sequence[Course]) -> list[str]:
     """Each delay against none, and against the method without resets."""
-    delays = {course: delay for course in met if (delay := _delay(course.entrant.run)) is not None}
+    delays = {course: delay for course in met if (delay := _delay(course.named_run.run)) is not None}
     prompt = [course for course, delay in delays.items() if delay == 0]
-    never = [course for course in met if course.entrant.add_on == NO_RESET]
+    never = [course for course in met if course.named_run.add_on == NO_RESET]
     said = []
     for standard in prompt:
         late = sorted((one for one in delays if delays[one] > 0), key=lambda one: delays[one])
@@ -85,12 +85,12 @@ def _remarks(met: Sequence[Course]) -> list[str]:
             told = ", ".join(f"{_change(one.mean, standard.mean)} with delay {delays[one]:g}" for one in late)
             worse = sum(standing(one.mean, standard.mean) == "below" for one in late)
             said.append(
-                f"{standard.entrant.title}, has {standard.mean:.1f} in the mean of the visits; {told}. Late resets do "
-                f"harm, as in the paper, for {worse} of {len(late)} delays."
+                f"{standard.named_run.title}, has {standard.mean:.1f} in the mean of the visits; {told}. Late resets "
+                f"do harm, as in the paper, for {worse} of {len(late)} delays."
             )
         said += [
             f"With delay {delays[one]:g} the mean is {standing(one.mean, plain.mean)} that of "
-            f"{plain.entrant.title}, without resets: {one.mean:.1f} and {plain.mean:.1f}."
+            f"{plain.named_run.title}, without resets: {one.mean:.1f} and {plain.mean:.1f}."
             for plain in never
             for one in late[-1:]
         ]

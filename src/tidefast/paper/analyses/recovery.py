@@ -83,14 +83,14 @@ def _recovery(course: Course) -> Floats:
 def _remarks(met: Sequence[Course]) -> list[str]:
     """With recovery against without, for one method at one place."""
     said = []
-    policies = [(course, asr_of(course.entrant.run.experiment)) for course in met]
+    policies = [(course, asr_of(course.named_run.run.experiment)) for course in met]
     kept = [course for course, policy in policies if policy and policy.recovers and not exchanged(policy)]
-    lost = [course for course in met if _without(course.entrant.run)]
+    lost = [course for course in met if _without(course.named_run.run)]
     for with_, without in ((a, b) for a in kept for b in lost):
         ends, others = round(float(with_.accuracy[-1]), 1), round(float(without.accuracy[-1]), 1)
         verdict = f"helps by {ends - others:.1f}" if ends > others else f"costs {others - ends:.1f}"
         said.append(
-            f"{with_.entrant.title}, ends at {ends:.1f} with recovery and at {others:.1f} without: "
+            f"{with_.named_run.title}, ends at {ends:.1f} with recovery and at {others:.1f} without: "
             f"recovery {verdict} at the last visit. "
             f"Over all visits the means are {with_.mean:.1f} and {without.mean:.1f}."
         )
@@ -98,7 +98,7 @@ def _remarks(met: Sequence[Course]) -> list[str]:
         as_said = [gain > 0, loss < 0]
         holds = {2: "both hold here", 1: f"only the {'first' if as_said[0] else 'second'} holds here"}
         said.append(
-            f"Knowledge recovery of {with_.entrant.title} is {gain:+.2f} in the mean with recovery and {loss:+.2f} "
+            f"Knowledge recovery of {with_.named_run.title} is {gain:+.2f} in the mean with recovery and {loss:+.2f} "
             f"without. In the paper it is positive with and negative without: "
             f"{holds.get(sum(as_said), 'neither holds here')}."
         )

@@ -12,7 +12,7 @@ from tidefast.bench.results import Run
 from tidefast.core.specification import Specification
 from tidefast.paper import figure, naming
 from tidefast.paper.analysis import Analysis, Finding, frame, registry
-from tidefast.paper.figure import strokes
+from tidefast.paper.figure import line_styles
 from tidefast.paper.reset_effects import AFTER, BEFORE, BIN, MIDDLES, Effects, effects_of, mean_around
 from tidefast.paper.scale import Setting
 from tidefast.paper.study import accuracy
@@ -209,7 +209,7 @@ def _draw(effects: dict[str, Effects], stream: dict[str, Run]) -> Figure:
     for one in axes[0]:
         one.remove()
     whole = drawn.add_subplot(axes[0, 0].get_gridspec()[0, :])
-    looks = strokes(list(dict.fromkeys([*stream, *effects])))
+    looks = line_styles(list(dict.fromkeys([*stream, *effects])))
     _draw_stream(whole, stream, looks)
     _draw_around(axes[1, 0], effects, looks)
     _draw_delays(axes[1, 1], effects, looks)

@@ -49,7 +49,7 @@ class Schedules(Analysis):
 
     def evaluate(self, runs: list[Run]) -> Finding:
         found = visits.courses(runs)
-        orders = {met[0].entrant.place: domain_order.segments(met[0].entrant.run) for met in found.values()}
+        orders = {met[0].named_run.place: domain_order.segments(met[0].named_run.run) for met in found.values()}
         sheets = (
             visits.sheet("schedules", "Accuracy per visit, %", found, VISITS, lambda course: course.accuracy),
             _durations(orders),
@@ -85,18 +85,18 @@ def _durations(orders: Mapping[str, Sequence[Segment]]) -> Sheet:
 def _remarks(met: Sequence[Course]) -> list[str]:
     """ASR against RDumb for one method at one place: the mean, the worst fall, and the way from first to last."""
     said = []
-    for asr in (one for one in met if asr_of(one.entrant.run.experiment)):
+    for asr in (one for one in met if asr_of(one.named_run.run.experiment)):
         rises = f"{asr.accuracy[0]:.1f} to {asr.accuracy[-1]:.1f}"
         way = "improves" if asr.accuracy[-1] > asr.accuracy[0] else "does not improve"
-        said.append(f"{asr.entrant.title}, {way} over the visits: {rises}.")
-        for other in (one for one in met if one.entrant.run.experiment.reset.name == "periodic"):
+        said.append(f"{asr.named_run.title}, {way} over the visits: {rises}.")
+        for other in (one for one in met if one.named_run.run.experiment.reset.name == "periodic"):
             mine, its = _fall(asr), _fall(other)
             ahead = standing(asr.mean, other.mean)
             smaller = standing(mine, its) == "below"
             verdict = "smaller, as in the paper" if smaller else "not smaller, unlike in the paper"
             said.append(
-                f"Its mean of {asr.mean:.1f} is {ahead} the {other.mean:.1f} of {other.entrant.add_on}, and its worst "
-                f"fall from one visit to the next {verdict}: {mine:.1f} points against {its:.1f}."
+                f"Its mean of {asr.mean:.1f} is {ahead} the {other.mean:.1f} of {other.named_run.add_on}, and its "
+                f"worst fall from one visit to the next {verdict}: {mine:.1f} points against {its:.1f}."
             )
     return said
 

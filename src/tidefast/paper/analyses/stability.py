@@ -14,7 +14,7 @@ from tidefast.bench.experiment import Experiment
 from tidefast.bench.results import Run
 from tidefast.paper import figure, naming
 from tidefast.paper.analysis import Analysis, Finding, registry
-from tidefast.paper.figure import strokes
+from tidefast.paper.figure import line_styles
 from tidefast.paper.scale import LEVELS, Setting
 from tidefast.report.sheet import Cell, Row, Sheet, number
 
@@ -178,7 +178,7 @@ def _remarks(courses: Mapping[str, AccuracyCurve]) -> list[str]:
 def _draw(courses: Mapping[str, AccuracyCurve]) -> Figure:
     drawn, axes = figure.panels(2, 1, width=figure.COLUMN, height=1.7)
     coarse, detail = axes[:, 0]
-    looks = strokes([*courses])
+    looks = line_styles([*courses])
     end = max(len(one.fine) for one in courses.values())
     part = stretch(end)
     for name, one in courses.items():
