@@ -69,8 +69,8 @@ def plan(number: int, setting: Setting, *, base: str | None = None, all_rows: bo
     `base`: the method that ablations are made on; by default the paper's ROID, and at the small scale, where ROID does
     not collapse, ETA. `all_rows`: all contestants also where the small scale runs a few.
 
-    >>> from tidefast.paper.scale import Mini
-    >>> len(plan(5, Mini()).experiments), plan(5, Mini()).lines[2].label
+    >>> from tidefast.paper.scale import MiniScale
+    >>> len(plan(5, MiniScale()).experiments), plan(5, MiniScale()).lines[2].label
     (21, 'ETA + ASR w/o r_t')
     """
     table = published.table(number)
