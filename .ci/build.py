@@ -13,6 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+LARGEST = 30_000_000
 MODEL = """
 import torch
 from torch import nn
@@ -40,6 +41,8 @@ def main() -> None:
         run(sys.executable, "-m", "build", "--outdir", str(folder), str(ROOT), cwd=folder)
         [wheel] = folder.glob("*.whl")
         assert list(folder.glob("*.tar.gz")), "there is no sdist"
+        size = wheel.stat().st_size
+        assert size < LARGEST, f"the wheel has {size:,} bytes, more than {LARGEST:,}"
         environment = folder / "environment"
         venv.create(environment, with_pip=True)
         python = str(environment / "bin" / "python")

@@ -6,12 +6,14 @@ python benchmarks/demo_table.py runs/demo 0 1 2
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 
 import numpy as np
 
 from tidefast import demo, report
+from tidefast.bench import metrics
 
 
 def main(folder: str, *seeds: str) -> None:
@@ -29,7 +31,9 @@ def main(folder: str, *seeds: str) -> None:
             for values in ([s.overall for s in headline_rows], [s.last_quarter for s in headline_rows])
         ]
         resets = np.mean([standing.resets for standing in headline_rows])
-        print(f"| {label} | {' | '.join(cells)} | {resets:.0f} | {', '.join(s.verdict for s in headline_rows)} |")
+        gap = metrics.batches_per_reset(headline_rows[0].batches, round(resets))
+        every = f"{resets:.0f}" if math.isnan(gap) else f"{resets:.0f} (every {gap:.0f})"
+        print(f"| {label} | {' | '.join(cells)} | {every} | {', '.join(s.verdict for s in headline_rows)} |")
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ import torch
 hypothesis.settings.register_profile("steady", derandomize=True)
 hypothesis.settings.load_profile("steady")
 
-SLOW_FIXTURES = {"browser", "site"}
-"""Who uses one of these is slow: Chromium, and the built documentation."""
+SLOW_FIXTURES = {"browser", "site", "without_extras"}
+"""Who uses one of these is slow: Chromium, the built documentation, an installation without extras."""
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` leaves any out
@@ -24,9 +24,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
 
 
-@pytest.fixture(autouse=True, scope="session")
-def _one_thread():
-    """Small networks run best on one thread, and the test runner already uses the cores."""
+@pytest.hookimpl(tryfirst=True)  # before any fixture
+def pytest_runtest_setup() -> None:
+    """Small networks run best on one thread, and the runner already uses the cores. For each test anew: a service or
+    a command in this process chooses another number, and all later tests would take many times as long."""
     torch.set_num_threads(1)
 
 

@@ -130,6 +130,8 @@ def test_the_cost_of_resets_is_that_of_the_metrics(tmp_path):
     assert row["recovery delay, batches"] == "6.0"
     assert finding.frames["resets"]["change"] == pytest.approx([-0.2] * 4)
     assert "100 % of 4 resets are detrimental and cost 20.0 points" in finding.remarks[0]
+    assert row["of pseudo-resets, %"] == "0"  # eight batches later all is well again
+    assert row["batches per reset"] == "25.0"
 
 
 @pytest.mark.parametrize(("fall", "said"), [(0.1, "holds"), (0.6, "does not hold")])
@@ -305,7 +307,7 @@ def test_dynamics_wants_boundaries_with_something_between_them(tmp_path):
 @pytest.fixture(scope="module")
 def real(tmp_path_factory) -> list[Run]:
     """Three contestants on two corruptions after the other."""
-    place = {"stream": {"name": "cin-c-mini", "images": 32, "title": "CIN-C"}, "batch": 8}
+    place = {"stream": {"name": "cin-c-mini", "images": 16, "title": "CIN-C"}, "batch": 8}
     method = {"method": {"name": "eta", "title": "ETA"}, "optimizer": {"name": "adam", "lr": 1e-2}}
     folder = tmp_path_factory.mktemp("runs")
     policies = ("never", {"name": "periodic", "every": 15, "title": "RDumb"}, "asr")
@@ -320,7 +322,7 @@ def test_the_same_runs_give_the_same_files_with_the_data_of_the_finding(real, tm
     assert {path.suffix for path in first} == {".csv", ".md", ".pdf", ".svg", ".png"}
     assert [path.name for path in first] == [path.name for path in second]
     for one, other in zip(first, second, strict=True):
-        assert one.stat().st_size > 50
+        assert one.stat().st_size > 40
         assert one.read_bytes() == other.read_bytes()
     for key, frame in finding.frames.items():
         rows = read(tmp_path / "a" / f"{name}-{key}.csv")

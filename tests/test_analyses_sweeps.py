@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from tidefast.bench import Experiment, run
+from tidefast.bench import Experiment, metrics, run
 from tidefast.bench.results import RESULT, Run, load
 from tidefast.core.specification import Specification
 from tidefast.paper import footprint, parameter_curves
@@ -179,8 +179,8 @@ def test_only_seeds_that_all_numbers_have_are_averaged(runs, tmp_path):
 
 def test_the_error_of_a_change_is_that_of_blocks_of_the_same_images(runs):
     one, other = by_reset(runs, "asr"), by_reset(runs, "never")
-    gain = (one.steps["correct"] - other.steps["correct"]).reshape(-1, parameter_curves.BLOCK).sum(1) / (
-        8 * parameter_curves.BLOCK
+    gain = (one.steps["correct"] - other.steps["correct"]).reshape(-1, metrics.INDEPENDENT).sum(1) / (
+        8 * metrics.INDEPENDENT
     )
     found = parameter_curves.change([one], [other])
     assert found.points == pytest.approx(100 * gain.mean())

@@ -260,6 +260,7 @@ def left_in(root: Path) -> list[str]:
     return [path.name for path in root.glob(".*") if path.name != ".lock"]
 
 
+@pytest.mark.slow
 def test_a_sweep_makes_each_stream_once_and_has_the_bits_of_single_runs(tmp_path, marks):
     grid = {**GRID, "stream": "test_cached_streams:counted_stream", "method": ["source", "batchnorm", "eta"]}
     swept = bits(bench.sweep(grid, tmp_path / "runs", jobs=1, threads=1))
@@ -270,6 +271,7 @@ def test_a_sweep_makes_each_stream_once_and_has_the_bits_of_single_runs(tmp_path
     assert swept == bits([bench.Outcome(e, tmp_path / "single" / e.key, None) for e in bench.experiments(grid)])
 
 
+@pytest.mark.slow
 def test_nothing_is_left_after_a_sweep_whose_runs_fail(tmp_path, marks):
     root = tmp_path / "runs"
     (root / ".batches-of-a-killed-sweep").mkdir(parents=True)

@@ -120,6 +120,30 @@ def test_a_row_at_chance_is_not_measured_further():
     assert (part.cells[part.types.index("contrast"), part.types.index("fog"), 20, [4, 8, 12, 16, 20]] == ASSUMED).all()
 
 
+def test_a_row_that_fell_below_a_floor_is_not_measured_further():
+    model = Spread(0.12)
+    part = measure(model, ones(16), TYPES[:2], stride=5, stop_below=60)
+    assert model.calls < 1 + 2 * 4 + 2 * 16
+    assert np.allclose(part.accuracies[part.cells == ASSUMED], 50.0)
+    assert part.settings["stop_below"] == 60
+
+
+def test_pairs_that_are_not_measured_multiply():
+    model = Spread(0.12)
+    matrix = measure(model, ones(16), TYPES, pairs=TYPES[:2], stride=5)
+    assert model.calls == 1 + 3 * 4 + 2 * 16
+    first, second = TYPES[0], TYPES[2]
+    pair, clean = matrix.pair(first, second), matrix.alone(first)[0]
+    for i, j in ((5, 5), (10, 20)):
+        one, other = matrix.alone(first)[i], matrix.alone(second)[j]
+        assert pair[i, j] == pytest.approx(one * other / max(one, other, clean))
+        assert matrix.cells[matrix.types.index(first), matrix.types.index(second), i, j] == ASSUMED
+    both = measure(Spread(0.12), ones(16), TYPES[:2], stride=5)
+    assert np.array_equal(matrix.pair(*TYPES[:2]), both.pair(*TYPES[:2]))
+    with pytest.raises(ValueError, match="pairs must be of the types that are measured"):
+        measure(model, ones(4), TYPES[:2], pairs=TYPES[1:])
+
+
 def test_the_model_keeps_its_mode():
     model = Spread().train()
     measure(model, ones(4), TYPES[:2])
@@ -172,7 +196,7 @@ def test_cells_of_another_measurement_are_refused(tmp_path: Path):
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        ({"stride": 3}, "stride must be one of 1, 2, 4, got 3"),
+        ({"stride": 3}, "stride must be one of 1, 2, 4, 5, got 3"),
         ({"images": 5000}, "images=5000 is more than the 3000 of the set"),
         ({"images": 0}, "images must be a whole number of at least 1"),
         ({"types": ["fog"]}, "at least two different corruptions"),

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from tidefast import bench, cli
 from tidefast.commands import serve as serve_command
@@ -121,3 +122,61 @@ def test_serve_takes_its_defaults_from_the_settings():
     options = vars(parser.parse_args([]))
     for field in dataclasses.fields(Settings):
         assert options[field.name] == field.default
+
+
+FILES = {
+    "lots.yaml": "stream: drift\nmethod: tent\nsteps: lots\n",
+    "five.yaml": "stream: 5\nmethod: tent\n",
+    "itself.yaml": "&a\nstream: drift\nmethod: tent\ngrids: [*a]\n",
+    "option.yaml": "stream: &a {name: drift, order: *a}\nmethod: tent\n",
+    "deep.yaml": "stream: " + "[" * 5000 + "]" * 5000,
+    "many.yaml": "\n".join(
+        ["stream:", "  a0: &a0 [x, x]", *(f"  a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 12))]
+    ),
+}
+
+
+@pytest.mark.parametrize("command", ["run", "sweep"])
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        ("lots.yaml", "steps must be a whole number, got 'lots'"),
+        ("five.yaml", "stream must be a name, name:key=value or a mapping with a name, got int 5"),
+        ("itself.yaml", "or contains itself"),
+        ("option.yaml", "or contains itself"),
+        ("deep.yaml", "nested deeper than"),
+        ("many.yaml", "holds more than 100000 values"),
+    ],
+)
+def test_a_file_that_is_no_experiment_is_named_in_one_clear_line(command, file, message, tmp_path, capsys):
+    (tmp_path / file).write_text(FILES[file])
+    assert cli.main([command, str(tmp_path / file), "--out", str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"tidefast: error: {tmp_path / file}: ")
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def meta_model():
+    with torch.device("meta"):
+        return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3072, 10), torch.nn.LayerNorm(10))
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("--optimizer=lbfgs:lr=1", "optimizer 'lbfgs' cannot take a step"),
+        ("--model=torch:nope", "module torch has no 'nope'"),
+        ("--model=os:getcwd", "must give a torch.nn.Module, got str"),
+        ("--model=torch:zeros", "model 'torch:zeros': zeros() missing"),
+        ("--model=test_cli:meta_model", "the model is on the meta device"),
+        ("--model=mynet", "a network of your own is module:function, which returns it"),
+        ("--model=", "a name is needed"),
+    ],
+)
+def test_a_part_that_is_none_is_said_in_one_clear_line(option, message, tmp_path, capsys):
+    command = ["run", "--stream=drift", "--method=tent", "--steps=2", "--batch=4", "--out", str(tmp_path / "out")]
+    assert cli.main([*command, option]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1

@@ -490,7 +490,6 @@ def tensor(images):
 
 @pytest.mark.parametrize("method", [methods.DATTA.for_cifar(), methods.Tent()])
 def test_a_real_change_of_corruption_triggers_and_a_stationary_stream_does_not(method):
-    torch.set_num_threads(1)
     policy = None if isinstance(method, methods.DATTA) else resets.Distribution()
     train = datasets.bundled("train").images
     source = tensor(train[np.random.default_rng(1).permutation(len(train))[:192]])

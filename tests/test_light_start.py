@@ -14,7 +14,7 @@ import pytest
 
 import tidefast
 from tidefast import cli, report
-from tidefast.commands import extras
+from tidefast.core import extras
 
 PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
 
@@ -42,6 +42,7 @@ def test_what_is_only_about_the_command_line_needs_no_torch(arguments, code):
     assert (imported, left) == ("False", str(code))
 
 
+@pytest.mark.slow
 def test_help_costs_at_most_a_quarter_of_importing_torch():
     best = {
         what: min(float(python(code, *arguments).stdout.split()[-1]) for _ in range(2))
@@ -70,6 +71,7 @@ def test_a_command_like_no_other_gets_no_guess(capsys):
 # -- the package ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_public_name_is_there_when_it_is_touched():
     code = """
 import sys, tidefast
@@ -98,7 +100,7 @@ def test_the_table_of_public_names_holds_all_of_them_and_each_leads_somewhere(pa
 
 WITHOUT = """
 import contextlib, io, json, sys
-missing, commands = json.loads(sys.argv[1])
+missing, commands, imports = json.loads(sys.argv[1])
 class Missing:
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in missing:
@@ -109,6 +111,11 @@ done = {}
 for command in commands:
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
         done[" ".join(command)] = [main(command), out.getvalue(), err.getvalue()]
+for statement in imports:
+    try:
+        exec(statement)
+    except ImportError as error:
+        done[statement] = str(error)
 print(json.dumps(done))
 """
 """As after a plain installation, without any extra."""
@@ -135,11 +142,22 @@ FRUGAL = {
 }
 """Commands that need no extra, and something that they print."""
 
+IMPORTS = {
+    "import tidefast.bench": "bench",
+    "from tidefast import bench": "bench",
+    "from tidefast.report import write": "bench",
+    "import tidefast.demo": "bench",
+    "import tidefast.paper.analyses": "bench",
+    "import tidefast.paper.reproduction": "bench",
+    "from tidefast.serve import make_app": "serve",
+}
+"""Imports in Python, and the extra that each needs."""
+
 
 @pytest.fixture(scope="module")
 def without_extras(tmp_path_factory):
     missing = sorted(set().union(*extras.PACKAGES.values(), {"ray", "starlette", "timm", "torchvision"}))
-    given = json.dumps([missing, [command.split() for command in (*FRUGAL, *NEEDY)]])
+    given = json.dumps([missing, [command.split() for command in (*FRUGAL, *NEEDY)], [*IMPORTS]])
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT, given],
         capture_output=True,
@@ -158,6 +176,13 @@ def test_a_command_whose_extra_is_missing_names_it_in_one_line(command, without_
     assert error.startswith("tidefast: error: ")
     assert error.endswith(f": pip install '.[{NEEDY[command]}]' in a clone of tidefast\n")
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("statement", IMPORTS)
+def test_an_import_whose_extra_is_missing_names_it(statement, without_extras):
+    extra = IMPORTS[statement]
+    assert without_extras[statement].startswith(f"tidefast.{extra} needs packages that are not installed (")
+    assert without_extras[statement].endswith(f": pip install '.[{extra}]' in a clone of tidefast")
 
 
 @pytest.mark.parametrize("command", FRUGAL)

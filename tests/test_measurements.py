@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import io
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -96,6 +97,15 @@ def test_a_report_draws_what_its_policies_measure(tmp_path):
     assert "What other policies measure" not in report.render(
         report.ReportData("One", histories[:1], "asr", ["a", "b"])
     )
+
+
+def test_the_page_of_runs_draws_what_a_policy_of_ones_own_measures(tmp_path):
+    run(tmp_path / "runs" / "a", f"{__name__}:Surprise")
+    run(tmp_path / "runs" / "b", "asr")
+    assert cli.main(["report", str(tmp_path / "runs"), "--out", str(tmp_path / "tables.txt")]) == 0
+    page = (tmp_path / "runs" / "report.html").read_text()
+    assert re.findall(r'data-plot="(surprise-[^"]*)"', page) == ["surprise-s0c0"]
+    assert "Surprise of Tent + Surprise; 0 resets." in page
 
 
 def test_a_list_of_policies_tells_what_they_measure(capsys):

@@ -67,6 +67,55 @@ def test_collapse_is_strictly_below_the_source():
     assert not metrics.collapsed(math.nan, source=0.5)
 
 
+# Paired differences
+
+
+def pairs(*points, blocks=()):
+    return [metrics.StreamPair(one, one + np.asarray(blocks, float)) for one in points]
+
+
+def test_an_interval_over_streams_lies_between_them_and_is_always_the_same():
+    found = metrics.paired_difference([pairs(1.0, 2.0, 3.0, 1.5, 2.5, 2.0)])
+    assert found == metrics.paired_difference([pairs(1.0, 2.0, 3.0, 1.5, 2.5, 2.0)])
+    assert (found.points, found.streams, found.verdict) == (2.0, 6, "above")
+    assert 1.0 < found.low < 2.0 < found.high < 3.0
+    assert metrics.paired_difference([pairs(-1.0, 2.0, 1.0, -2.0, 1.0, -2.0)]).verdict == "undecided"
+    assert metrics.paired_difference([pairs(*[-1.0, -2.0] * 3)]).verdict == "below"
+    assert metrics.paired_difference([pairs(-1.0, -2.0)]).verdict == "undecided"  # two say nothing of streams
+
+
+def test_blocks_widen_the_interval_of_few_streams():
+    spread = [-4.0, 4.0] * 10
+    alone = metrics.paired_difference([pairs(1.0, blocks=spread)])
+    error = pairs(1.0, blocks=spread)[0].error
+    assert alone.low == pytest.approx(1.0 - 1.96 * error, abs=0.3)
+    assert alone.high == pytest.approx(1.0 + 1.96 * error, abs=0.3)
+    two = metrics.paired_difference([pairs(1.0, 1.2, blocks=spread)])
+    assert two.low < 1.0 < 1.2 < two.high
+    assert math.isnan(metrics.paired_difference([pairs(1.0)]).low)
+    assert metrics.paired_difference([pairs(5.0)]).verdict == "undecided"  # one number says nothing of its noise
+
+
+def test_levels_are_averaged_and_not_drawn():
+    apart = metrics.paired_difference([pairs(0.0, 0.2, blocks=[0, 0]), pairs(10.0, 10.2, blocks=[0, 0])])
+    assert apart.points == pytest.approx(5.1)
+    assert 4.9 < apart.low < apart.high < 5.3
+    assert apart.streams == 4
+    assert metrics.paired_difference([]).streams == 0
+
+
+def test_blocks_are_of_the_same_images_only():
+    own, other = ([4] * 45, [2] * 45), ([4] * 45, [1] * 45)
+    assert metrics.StreamPair.of(25.0, own, other).blocks.tolist() == [25.0, 25.0]
+    assert not len(metrics.StreamPair.of(25.0, own, ([4] * 44 + [5], [1] * 45)).blocks)
+    assert len(metrics.StreamPair.of(0.0, ([1] * 10_000, [1] * 10_000), ([1] * 10_000, [0] * 10_000)).blocks) == 100
+
+
+def test_pseudo_resets_come_eight_batches_later():
+    assert metrics.pseudo_resets([0, 41, 95], 100).tolist() == [8, 49]
+    assert math.isnan(metrics.batches_per_reset(100, 0))
+
+
 # A reset after batch t: batches t+1..t+10 against t-9..t.
 
 

@@ -72,6 +72,7 @@ def test_frozen_weights_are_shared_and_adapted_ones_are_not():
     assert {name for name, _ in model.named_parameters()} - shared == set(affine_names(model))
 
 
+@pytest.mark.slow
 def test_a_compiled_model_adapts_like_the_eager_one_and_stays_compiled():
     eager = adapted_logits(seeded())
     compiled = torch.compile(seeded(), backend="aot_eager")
@@ -187,3 +188,63 @@ def test_under_autocast_the_network_runs_with_the_parameters_it_has_now():
         with network.arena.holding(other):
             found = network(images)
     assert torch.equal(found, expected)
+
+
+class Counting(nn.Module):
+    """A network whose forward writes into what is registered, or into a plain attribute."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.net, self.how = seeded(), how
+        self.register_buffer("counter", torch.zeros((), dtype=torch.long))
+        self.register_buffer("mean", torch.zeros(3))
+        self.plain = torch.zeros(3)
+
+    def forward(self, images):
+        if self.how == "counter":
+            self.counter += 1
+        elif self.how == "mean":
+            self.mean.copy_(images.mean((0, 2, 3)))
+        elif self.how == "plain":
+            self.plain.add_(1)
+        elif self.how == "cache":
+            self.mean = images.mean((0, 2, 3))  # another tensor in its place: the caller's stays
+        return self.net(images)
+
+
+@pytest.mark.parametrize("how", ["counter", "mean", "plain"])
+def test_a_forward_that_writes_into_a_buffer_is_refused_and_the_callers_stays(how):
+    model = Counting(how).eval()
+    adapter = tidefast.adapt(model, "tent", reset="asr")
+    images = torch.rand(8, 3, 8, 8)
+    for use in (adapter, adapter.predict):
+        with pytest.raises(ValueError, match=f"forward writes into {how}: .* only where self.training is true"):
+            use(images)
+    for network in (model, adapter.model):
+        for written in (network.counter, network.mean, network.plain):
+            assert not written.any()
+    assert adapter.step == 0
+
+
+def test_a_forward_that_keeps_something_in_a_buffers_place_is_none_of_that():
+    model = Counting("cache").eval()
+    tidefast.adapt(model, "tent")(torch.rand(8, 3, 8, 8))
+    assert not model.mean.any()
+
+
+def test_a_model_without_values_is_refused():
+    with torch.device("meta"):
+        model = seeded()
+    with pytest.raises(ValueError, match="on the meta device, without values: load its weights first"):
+        tidefast.adapt(model, "tent")
+
+
+def test_single_images_of_another_size_are_refused_and_the_others_go_on():
+    adapter = tidefast.adapt(seeded(), "tent", window=3)
+    adapter(torch.rand(1, 3, 8, 8))
+    for use in (adapter, adapter.predict):
+        with pytest.raises(ValueError, match=r"those before have the shape \(3, 8, 8\), this one has \(3, 9, 8\)"):
+            use(torch.rand(1, 3, 9, 8))
+    adapter(torch.rand(1, 3, 8, 8))
+    adapter(torch.rand(1, 3, 8, 8))
+    assert adapter.last.skipped is None

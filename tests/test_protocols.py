@@ -126,6 +126,7 @@ def test_the_page_on_benchmarks_names_them_all_and_its_code_runs():
     assert names["adapter"].last.skipped is None
 
 
+@pytest.mark.slow
 def test_worker_processes_give_a_tour_the_same_bits():
     stream = make("cdc-mini", visits=1, images=128, seed=1)
     for made, here in zip(stream.batches(start=2, workers=1), stream.batches(start=2), strict=True):

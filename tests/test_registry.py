@@ -82,6 +82,7 @@ class Half(Tent):
 """
 
 
+@pytest.mark.slow
 def test_an_installed_package_plugs_in_by_entry_point_and_a_broken_one_only_warns(tmp_path):
     """The packages are real: a module and its metadata on the path of a new process."""
     (tmp_path / "half_tent.py").write_text(PLUGIN)

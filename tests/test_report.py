@@ -191,21 +191,23 @@ def test_a_page_can_be_made_of_very_few_batches(length):
 
 def test_verdicts_follow_the_lead_over_the_source():
     flat = np.full(100, 0.2)
-    falling = np.repeat([0.6, 0.5, 0.3, 0.1], 25)
+    falling = np.repeat([0.3, 0.2, 0.1, 0.1], 25)
+    late = np.repeat([0.6, 0.5, 0.3, 0.1], 25)  # below the source in the end, and above it over the stream
     fading = np.repeat([0.6, 0.5, 0.4, 0.3], 25)
     histories = [
         history_of("source", flat),
         history_of("falls", falling),
+        history_of("late", late),
         history_of("fades", fading),
         history_of("holds", flat + 0.3),
     ]
     content = report.ReportData("", histories, "source", CLASSES)
     rows = {row.key: row for row in report.headline_rows(content)}
-    assert [row.verdict for row in rows.values()] == ["reference", "collapsed", "fading", "holding"]
+    assert [row.verdict for row in rows.values()] == ["reference", "collapsed", "fading", "fading", "holding"]
     assert rows["falls"].last_quarter == pytest.approx(0.1, abs=0.01)
     assert rows["falls"].last_lead == pytest.approx(-0.1, abs=0.02)
     said = " ".join(report.conclusions(content))
-    assert "FALLS collapsed: 9.4 % in its last quarter (the model that does not adapt: 20.3 %)" in said
+    assert "FALLS collapsed: 17.2 % (the model that does not adapt: 20.3 %); 9.4 % in its last quarter" in said
     assert "FADES is fading" in said
     assert "Best over the whole stream, in this one run: HOLDS" in said
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import re
 import signal
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tidefast import cli, streams
 from tidefast.bench import assembly
+from tidefast.bench.metrics import PairedDifference
 from tidefast.bench.results import RESULT
 from tidefast.commands import bar, paper_runs
 from tidefast.errors import UnknownNameError
@@ -22,7 +25,7 @@ from tidefast.paper import published, reproduction, study
 from tidefast.paper.reproduction import catalogue, outcome, settings, targets
 from tidefast.paper.reproduction.catalogue import Clock
 from tidefast.paper.reproduction.claims import CLAIMS, Agreement, Claim, agreement, judge
-from tidefast.paper.reproduction.quantity import MeasuredValue
+from tidefast.paper.reproduction.quantity import MeasuredValue, StreamValue
 from tidefast.paper.reproduction.rows import lines
 from tidefast.paper.scale import FullScale, MiniScale
 
@@ -175,7 +178,7 @@ def test_what_the_paper_says_holds_for_its_own_numbers(number):
         assert verdict.measured == verdict.asked, verdict
 
 
-def test_claims_are_judged_by_the_margin_to_the_best_of_the_others():
+def test_claims_are_judged_by_the_intervals_to_each_of_the_others():
     values = {("ASR", "mean"): 40.0, ("RDumb", "mean"): 39.7, ("none", "mean"): 30.0, ("RDumb", "hard"): 5.0}
     rows = ["ASR", "RDumb", "none", "COME"]
     claims = [
@@ -184,22 +187,48 @@ def test_claims_are_judged_by_the_margin_to_the_best_of_the_others():
         Claim("RDumb", ("ASR", "none")),
         Claim("none", ("RDumb",), "hard"),
     ]
-    verdicts = judge(claims, values, rows)
-    assert [verdict.said for verdict in verdicts] == [
-        *("holds", "undecided (within 0.5)", "undecided (within 0.5)", "not measured"),
-    ]
-    assert judge([Claim("none", ("ASR",))], values, rows)[0].said == "does not hold"
+
+    def within(error):
+        def compare(above, below, column):
+            points = values[above, column] - values[below, column]
+            return PairedDifference(points, points - error, points + error)
+
+        return compare
+
+    verdicts = judge(claims, values, rows, within(0.5))
+    assert [verdict.in_words for verdict in verdicts] == ["holds", "undecided", "undecided", "not measured"]
+    assert judge([Claim("none", ("ASR",))], values, rows, within(0.5))[0].said == "does not hold"
     assert verdicts[1].margin == pytest.approx(0.3)
     assert (verdicts[1].measured, verdicts[1].asked) == (2, 3)
-    assert judge([Claim("ASR")], values, rows, lambda key: 0.2)[0].said == "holds"
+    assert judge([Claim("ASR")], values, rows, within(0.2))[0].said == "holds"
+    assert judge([Claim("ASR")], values, rows)[0].said == "undecided"  # nothing says how sure the numbers are
 
 
-def test_order_counts_pairs_that_differ_here_and_there():
+def test_order_counts_pairs_that_are_decided_here_and_differ_there():
     ours = {"a": 10.0, "b": 20.0, "c": 20.4, "d": 5.0}
-    theirs = {"a": 1.0, "b": 2.0, "c": 3.0, "d": 1.2, "e": 9.0}
-    assert agreement(ours, theirs) == Agreement(same=4, pairs=4)  # b and c are too close here, a and d there
-    assert agreement({"a": 2.0, "b": 1.0}, {"a": 1.0, "b": 2.0}).share == 0.0
-    assert agreement({}, theirs).share is None
+    theirs = {"a": 1.0, "b": 2.0, "c": 3.0, "d": 1.0, "e": 9.0}
+
+    def compare(one, other):
+        points = ours[one] - ours[other]
+        return PairedDifference(points, points - 0.5, points + 0.5)
+
+    assert agreement([*ours], theirs, compare) == Agreement(same=4, pairs=4)  # not b and c here, nor a and d there
+    assert agreement(["a", "b"], {"a": 2.0, "b": 1.0}, compare).share == 0.0
+    assert agreement([], theirs, compare).share is None
+
+
+def test_a_value_is_above_another_by_the_answers_on_the_same_streams():
+    images, right = np.full(100, 16), np.tile([8, 7], 50)
+
+    def value(number, *streams):
+        return MeasuredValue(number, streams=tuple(StreamValue(level, number, (images, r)) for level, r in streams))
+
+    one, other = value(62.5, ("easy", right + 2)), value(50.0, ("easy", right))
+    found = one.over(other)
+    assert (found.points, found.low, found.high, found.streams) == (12.5, 12.5, 12.5, 1)
+    noisy = value(50.0, ("easy", np.random.default_rng(0).permutation(np.repeat([0, 16], 50))))
+    assert value(50.5, ("easy", right)).over(noisy).verdict == "undecided"
+    assert math.isnan(one.over(MeasuredValue(50.0)).low)
 
 
 def test_wide_tables_stand_one_above_the_other_and_narrow_ones_side_by_side():

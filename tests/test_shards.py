@@ -310,6 +310,17 @@ def test_what_is_no_shard_is_named(tmp_path: Path):
         scan(tmp_path / "serial_00001.tar")
 
 
+@pytest.mark.parametrize("label", [10**29, -1, 2**31, 2**63])
+def test_a_label_that_is_no_class_is_named(label: int, tmp_path: Path):
+    path = tmp_path / "serial_00000.tar"
+    with open(path, "wb") as file:
+        writer = ShardWriter(file)
+        writer.add(Info("n", "f", Domain(("fog", 1), ("snow", 0))), b"no picture", "jpg", label)
+        writer.close()
+    with pytest.raises(DatasetError, match=rf"serial_00000\.tar .* sample_0\.output\.cls holds the label '{label}'"):
+        scan(path)
+
+
 def test_an_index_is_kept_beside_the_shard_and_made_anew_when_that_changes(made: Path, tmp_path: Path):
     path = tmp_path / "serial_00000.tar"
     shutil.copy(made / path.name, path)

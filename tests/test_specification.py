@@ -206,6 +206,7 @@ def test_what_cannot_be_made_is_one_clear_line_of_the_command(arguments, message
     assert len(bar) <= ("model" in message)  # only what takes the making of a network to be seen ends a run that began
 
 
+@pytest.mark.slow
 def test_methods_and_policies_of_the_current_folder_reach_the_command_and_the_workers_of_a_sweep(own, tmp_path):
     """Without the current folder on Python's path, as for whoever calls `tidefast`."""
     command = [sys.executable, "-P", "-m", "tidefast"]
@@ -223,6 +224,7 @@ def test_methods_and_policies_of_the_current_folder_reach_the_command_and_the_wo
     assert done.stdout.strip() == "[None, None]", done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_a_name_that_only_the_parent_of_a_sweep_knows_is_explained(tmp_path):
     script = """
 from dataclasses import dataclass

@@ -620,6 +620,7 @@ def gone(pid: int) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_workers_give_the_same_bits_in_true_order():
     stream = mixed_stream()
     expected = list(stream.batches(start=3))
@@ -629,6 +630,7 @@ def test_workers_give_the_same_bits_in_true_order():
     assert not children()
 
 
+@pytest.mark.slow
 def test_leaving_the_loop_ends_the_workers():
     stream = make("drift", BUNDLED, steps=200)
     for batch in stream.batches(workers=1):
@@ -653,6 +655,7 @@ def test_a_killed_worker_is_an_error_that_names_the_batch():
     assert all(map(gone, started))
 
 
+@pytest.mark.slow
 def test_an_exception_in_a_worker_arrives_with_its_traceback(tmp_path: Path):
     for name in ("crow", "newt"):
         (tmp_path / name).mkdir()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -14,10 +15,11 @@ import pytest
 import yaml
 
 from processes import hear_ctrl_c
-from tidefast import bench, models
+from tidefast import bench, cli, models
 from tidefast.bench import assembly
 from tidefast.bench.ledger import SEGMENTS, SPANS, STEPS
 from tidefast.bench.results import ERROR, SNAPSHOT
+from tidefast.commands import bar
 
 GRID = {
     "stream": "drift",
@@ -31,9 +33,10 @@ GRID = {
 
 
 def counted_model():
-    """A network whose making leaves a mark, so that makings can be counted."""
+    """A network whose making leaves a mark: the process, and the page faults of a block that was there before."""
+    faults = [resource.getrusage(resource.RUSAGE_SELF).ru_minflt for _ in range(3) if bytearray(40 * 2**20)]
     with open(os.environ["TIDEFAST_TEST_MARKS"], "a") as file:
-        file.write(f"{os.getpid()}\n")
+        file.write(f"{os.getpid()} {faults[2] - faults[1]}\n")
     return models.load("bundled-resnet")
 
 
@@ -71,12 +74,13 @@ def expected(tmp_path_factory) -> dict[str, list[bytes]]:
 
 
 @pytest.mark.slow
-def test_a_worker_makes_its_model_once(tmp_path, marks):
+def test_a_worker_makes_its_model_once_and_keeps_its_memory(tmp_path, marks):
     grid = {**GRID, "model": "test_sweep:counted_model", "steps": 2}
     bits(bench.sweep(grid, tmp_path / "runs", jobs=2, threads=1))
-    makers = marks.read_text().split()
+    makers, faults = zip(*(line.split() for line in marks.read_text().splitlines()), strict=True)
     assert 1 <= len(makers) <= 2
     assert len(set(makers)) == len(makers)
+    assert max(map(int, faults)) < 100
 
 
 @pytest.mark.slow
@@ -136,6 +140,45 @@ def test_ctrl_c_loses_nothing(tmp_path):
         adapter.load(run.folder / SNAPSHOT)
         assert adapter.step == run.batches
     assert any(run.batches % 10 for run in begun) or len(begun) == 1
+
+
+@pytest.mark.slow
+def test_sigterm_ends_the_workers_at_once_and_starts_nothing_more(tmp_path):
+    (tmp_path / "grid.yaml").write_text(yaml.safe_dump({**GRID, "steps": 2000, "seed": list(range(6))}))
+    command = [sys.executable, "-m", "tidefast", "sweep", str(tmp_path / "grid.yaml"), "--out", str(tmp_path / "runs")]
+    process = subprocess.Popen([*command, "--jobs", "2", "--snapshot-every", "5"], stderr=subprocess.PIPE, text=True)
+    while not any((tmp_path / "runs").rglob(f"{SEGMENTS}/steps-*")):
+        assert process.poll() is None
+        time.sleep(0.05)
+    asked = time.monotonic()
+    process.terminate()
+    _, errors = process.communicate(timeout=60)  # which waits for the workers too: they hold the pipe
+    assert time.monotonic() - asked < 20
+    assert process.returncode == 128 + signal.SIGTERM
+    assert errors.strip().endswith("tidefast: terminated; the same command goes on from the last snapshots")
+    left = sorted((tmp_path / "runs").rglob("*"))
+    assert [path.name for path in left if path.name.startswith(".batches")] == []
+    assert len(list((tmp_path / "runs").rglob("experiment.json"))) <= 3
+    time.sleep(2)
+    assert sorted((tmp_path / "runs").rglob("*")) == left
+    for run in bench.find(tmp_path / "runs"):
+        assert run.batches % 5 == 0
+
+
+def test_a_sweep_into_a_file_says_now_and_then_how_far_it_is(tmp_path, capsys):
+    (tmp_path / "grid.yaml").write_text(yaml.safe_dump({**GRID, "steps": 2}))
+    assert cli.main(["sweep", str(tmp_path / "grid.yaml"), "--out", str(tmp_path / "runs"), "--jobs", "1"]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-1] == "4 of 4 runs finished; 8 of 8 batches"
+    assert len(lines) <= 6
+
+
+def test_a_long_run_into_a_file_says_now_and_then_how_far_it_is(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(bar, "_PAUSE", 0.0)
+    command = ["run", "--stream", "drift", "--method", "source", "--steps", "3", "--batch", "4"]
+    assert cli.main([*command, "--out", str(tmp_path / "run")]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.rpartition(",")[0] for line in lines] == [f"Source: {k} of 3 batches" for k in (1, 2, 3)]
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import json
 import re
 import shutil
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -53,8 +54,10 @@ def entry(
         "knowledge_recovery": None if visits is None else [0.0] * len(visits),
         "resets": {
             "count": resets,
+            "gap": seen / resets if resets else None,
             "mean_depth": 0.75 if resets else None,
             "detrimental_share": 0.4 if resets else None,
+            "detrimental_by_chance": 0.45 if resets else None,
             "detrimental_mean": -0.1155 if resets else None,
             "beneficial_mean": 0.0432 if resets else None,
             "recovery_delay": 214.0 if resets else None,
@@ -281,13 +284,43 @@ def test_gains_are_paired_by_seed():
     runs = [*seeds("source", 10, 20), *seeds("eta", 15, 20), *seeds("eta", 18, 28, 99, reset="asr")]
     sheet = comparison(*runs).gains()
     assert [name.rpartition(", ")[2] for name in sheet.columns] == ["over source", "over its base"]
-    assert texts(sheet) == {"ETA": ["+2.5 ± 2.5", "-"], "ETA + ASR": ["+8.0 ± 0.0", "+5.5 ± 2.5"]}
+    assert texts(sheet) == {"ETA": ["+2.5", "-"], "ETA + ASR": ["+8.0", "+5.5"]}
     assert by_label(sheet)["ETA + ASR"][1].count == 2
+    assert all(cell.undecided for row in sheet.rows for cell in row.cells if cell.value is not None)  # two streams
+    assert "over 2 streams" in sheet.notes[0]
+    sheet = comparison(*seeds("source", *[10] * 6), *seeds("eta", 12, 13, 14, 12, 13, 14)).gains()
+    (cell,) = by_label(sheet)["ETA"]
+    assert (round(cell.value, 9), cell.count, cell.marks) == (3.0, 6, [])
+    assert 12 < 10 + cell.interval[0] < 13 < 10 + cell.interval[1] < 14
+
+
+def test_gains_of_a_single_stream_are_undecided_unless_its_batches_tell():
+    plain, better = entry("eta", 30), entry("eta", 31, reset="asr")
+    (cell,) = by_label(comparison(plain, better).gains())["ETA + ASR"]
+    assert (cell.text, cell.marks) == ("+1.0", ["undecided"])
+    images, right = np.full(400, 100), np.full(400, 30)
+    plain, better = (replace(one, answers=(images, right + more)) for one, more in ((plain, 0), (better, 1)))
+    (cell,) = by_label(comparison(plain, better).gains())["ETA + ASR"]
+    assert (cell.text, cell.marks) == ("+1.0 [+1.0, +1.0]", [])
+
+
+def test_gains_over_resets_at_each_interval():
+    rare, often = ({"name": "periodic", "every": n, "title": name} for n, name in ((1000, "RDumb"), (27, "matched")))
+    runs = [
+        run
+        for reset, at in ((rare, 10), (often, 12), ("asr", 13))
+        for run in (entry("eta", at, reset=reset), entry("eta", at, reset=reset, seed=44))
+    ]
+    sheet = comparison(*runs).gains()
+    assert [name.rpartition(", ")[2] for name in sheet.columns] == ["over RDumb", "over matched"]
+    assert texts(sheet) == {"ETA + ASR": ["+3.0", "+1.0"]}
 
 
 def test_resets_are_told_where_there_are_any():
     sheet = comparison(entry("eta", 10), entry("eta", 10, reset="periodic", resets=7)).resets()
-    assert texts(sheet) == {"ETA + RDumb": ["ccc-mini level=hard", "7.0", "75.0", "40.0", "-11.6", "4.3", "214.0"]}
+    assert texts(sheet) == {
+        "ETA + RDumb": ["ccc-mini level=hard", "7.0", "14.3", "75.0", "40.0", "45.0", "-11.6", "4.3", "214.0"]
+    }
 
 
 def test_visits_get_columns_and_many_are_thinned():

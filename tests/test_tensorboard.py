@@ -63,6 +63,7 @@ def test_an_interrupted_run_is_logged_once(tmp_path):
     assert list(logged.values()) == pytest.approx((run.steps["correct"] / run.steps["images"]).round(4).tolist())
 
 
+@pytest.mark.slow
 def test_without_the_library_the_error_says_what_to_install():
     code = (
         "import sys; sys.modules['tensorboard'] = None\n"

@@ -249,7 +249,7 @@ def evaluate(data: Path | None, work: Path | None) -> None:
     if data:
         sets["test split"] = datasets.cifar10(data, "test")
         sets["rest of the test split"] = sets["test split"][np.setdiff1d(np.arange(10_000), datasets.bundled().origins)]
-    for name in models.registry.names("bundled-*"):
+    for name in RECIPES:
         entry = models.registry.get(name)
         assert issubclass(entry, Bundled)
         content = (Path(models.__file__).parent / entry.file).read_bytes()

@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # what `_WHERE` says, for those who only read
     from tidefast import methods, models, resets, streams
     from tidefast import testing as testing
     from tidefast.adapter import Adapter
+    from tidefast.core.memory import keep_memory
     from tidefast.core.record import Callback, History, JsonLines, StepRecord
     from tidefast.errors import FolderError, NonFiniteError, SnapshotError, TidefastError, UnknownNameError
     from tidefast.fleet import Fleet
@@ -51,6 +52,7 @@ _WHERE = {
     "corruptions": "corruptions",
     "datasets": "datasets",
     "errors": "errors",
+    "keep_memory": "core.memory:keep_memory",
     "list_methods": "methods:base.registry.names",
     "list_models": "models:registry.names",
     "list_resets": "resets:base.registry.names",
@@ -86,6 +88,7 @@ __all__ = [
     "TidefastError",
     "UnknownNameError",
     "adapt",
+    "keep_memory",
     "list_methods",
     "list_models",
     "list_resets",

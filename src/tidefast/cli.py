@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from importlib import import_module
 
 import tidefast
-from tidefast.commands import extras
-from tidefast.errors import TidefastError, UnknownNameError
+from tidefast.core import extras
+from tidefast.core.memory import keep_memory
+from tidefast.errors import DamagedRunError, TidefastError, UnknownNameError
 
 COMMANDS = (
     *("demo", "run", "sweep", "report", "analyse", "reproduce", "paper"),
@@ -25,7 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
         options = _parser(_asked(given)).parse_args(given)
-        with extras.named(options.command, options.extra):
+        with extras.needed(options.extra, by=f"tidefast {options.command}"):
+            keep_memory()
             return int(options.run(options) or 0)
     except BrokenPipeError:  # whoever read our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -35,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     except (TidefastError, ValueError, OSError, ImportError) as error:
         print(f"tidefast: error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
+        return 1 if isinstance(error, DamagedRunError) else 2  # nothing was wrong with what was asked
 
 
 def _asked(given: Sequence[str]) -> str | None:

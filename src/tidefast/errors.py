@@ -30,9 +30,29 @@ class SnapshotError(TidefastError, ValueError):
     """A saved file is damaged, or belongs to something else; nothing was changed by reading it."""
 
 
+class LostStreamError(SnapshotError):
+    """The files of idle streams are damaged or gone; `names` are the streams."""
+
+    def __init__(self, message: str, names: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.names = names
+
+
+class UnreadableStreamError(TidefastError):
+    """An idle stream cannot be read just now; it is as it was, and may be readable later."""
+
+
 class NonFiniteError(TidefastError, ArithmeticError):
     """Too many non-finite batches in a row, and the adapter was told to raise."""
 
 
 class FolderError(TidefastError, ValueError):
     """A folder of results belongs to something else, or another process is writing to it."""
+
+
+class DamagedRunError(FolderError):
+    """The files of a run are not what was written: nothing is read from them."""
+
+
+class MissingFilesError(TidefastError, FileNotFoundError):
+    """Files that come with the package were left out of this installation."""

@@ -71,7 +71,7 @@ def prepare(
     """
     method = methods.make(method)
     policy: Reset = Never() if reset is None else resets.make(reset)
-    parts = needing(method, policy)
+    parts = taking(method, policy)
     if not parts:
         raise _unneeded(method)
     network = configured(model, method, policy)
@@ -102,15 +102,21 @@ def needing(method: Method, policy: Reset) -> dict[str, Method | Reset]:
     return {place: part for place, part in parts.items() if part.needs_source is not None}
 
 
+def taking(method: Method, policy: Reset) -> dict[str, Method | Reset]:
+    """Those of the two to which source data is of use, by the name of their place."""
+    parts: dict[str, Method | Reset] = {"method": method, "reset": policy}
+    return {place: part for place, part in parts.items() if part.takes_source}
+
+
 def constants_for(network: Network, method: Method, policy: Reset, source: SourceInput | None) -> Preparation:
     """The constants of the method and the policy: computed from a loader, or read and checked."""
-    parts = needing(method, policy)
-    if not parts:
-        if source is not None:
-            raise _unneeded(method)
+    parts, needed = taking(method, policy), needing(method, policy)
+    if source is not None and not parts:
+        raise _unneeded(method)
+    if source is None and not needed:
         return Preparation({}, network.fingerprint, {})
     if source is None:
-        needs = ", and ".join(f"{type(part).__name__} needs {part.needs_source}" for part in parts.values())
+        needs = ", and ".join(f"{type(part).__name__} needs {part.needs_source}" for part in needed.values())
         raise ValueError(
             f"{needs}: pass source= a loader of batches, a tensor, or the path of a file written by "
             "tidefast.prepare(model, method, loader).save(path)"
@@ -120,12 +126,14 @@ def constants_for(network: Network, method: Method, policy: Reset, source: Sourc
     if not isinstance(source, Preparation):
         return _compute(network, parts, source)
     for place, part in parts.items():
-        found, ours = source.made_for.get(place), _made_for(part)
-        if found is None or found["name"] != ours["name"]:
-            theirs = "none" if found is None else repr(found["name"])
+        stored, ours = source.made_for.get(place), _made_for(part)
+        if stored is None and place not in needed:
+            continue
+        if stored is None or stored["name"] != ours["name"]:
+            theirs = "none" if stored is None else repr(stored["name"])
             raise SnapshotError(f"the preparation was made for the {place} {theirs}, not {ours['name']!r}")
-        if found != ours:
-            raise SnapshotError(f"the preparation was made with other settings: {found}, here {ours}")
+        if stored != ours:
+            raise SnapshotError(f"the preparation was made with other settings: {stored}, here {ours}")
     if source.network != network.fingerprint:
         raise SnapshotError("the preparation was made on another network (or on other weights of this one)")
     device = network.arena.values.device

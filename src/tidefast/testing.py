@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 import gc
 import inspect
+import itertools
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -70,7 +72,7 @@ class _PatchEmbedding(nn.Module):
         return embeddings
 
 
-class _Attention(nn.Module):
+class _ProbeAttention(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.num_heads = heads
@@ -84,11 +86,11 @@ class _Attention(nn.Module):
         return mixed
 
 
-class _Block(nn.Module):
+class _ProbeBlock(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(width)
-        self.attn = _Attention(width, heads)
+        self.attn = _ProbeAttention(width, heads)
         self.norm2 = nn.LayerNorm(width)
         self.mlp = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
 
@@ -106,7 +108,7 @@ class _SmallTransformer(nn.Module):
         self.patch_embed = _PatchEmbedding(width)
         self.cls_token = nn.Parameter(0.1 * torch.randn(1, 1, width))
         self.pos_embed = nn.Parameter(0.1 * torch.randn(1, width, 4, 4))
-        self.blocks = nn.Sequential(*(_Block(width, heads) for _ in range(depth)))
+        self.blocks = nn.Sequential(*(_ProbeBlock(width, heads) for _ in range(depth)))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, classes)
 
@@ -193,8 +195,16 @@ def _snapshot(adapter: Adapter) -> bytes:
     """Everything that is saved of an adapter; equal bytes mean equal state."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "state"
-        adapter.save(path)
+        adapter.save(path, durable=False)
         return path.read_bytes()
+
+
+def _bring_back(adapter: Adapter, saved: bytes) -> None:
+    """Load what `_snapshot` gave."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "state"
+        path.write_bytes(saved)
+        adapter.load(path)
 
 
 def _bits(adapter: Adapter) -> list[Any]:
@@ -277,7 +287,7 @@ def _resumes_bit_for_bit(suite: _Suite) -> None:
         suite.run(interrupted, stop=stop)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "state.safetensors"
-            interrupted.save(path)
+            interrupted.save(path, durable=False)
             suite.run(resumed, start=4, stop=5)  # loading must replace whatever was there
             resumed.load(path)
         rest = suite.run(resumed, start=stop)
@@ -292,7 +302,7 @@ def _a_damaged_snapshot_changes_nothing(suite: _Suite) -> None:
     before = _snapshot(other)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "state.safetensors"
-        adapter.save(path)
+        adapter.save(path, durable=False)
         whole = path.read_bytes()
         flipped = bytearray(whole)
         flipped[-3] ^= 4
@@ -325,13 +335,77 @@ def _non_finite_batches_reach_nothing(suite: _Suite) -> None:
     assert all(torch.isfinite(logits).all() for logits in suite.run(adapter, start=3)), "the stream did not recover"
 
 
+class _Fault(Exception):  # noqa: N818 (what the suite does to a step, not what a user meets)
+    """Raised amid a step."""
+
+
+@contextmanager
+def _failing(adapter: Adapter, where: int | str) -> Iterator[None]:
+    """Within the block a step fails after its pass number `where`, amid a backward, or once the optimiser or the policy
+    did their part."""
+    passes, module, policy = itertools.count(1), adapter.network.module, adapter.policy
+
+    def fail(*_: object) -> Any:
+        raise _Fault
+
+    def fail_there(*_: object) -> None:
+        if next(passes) == where:
+            fail()
+
+    def fail_backward(layer: nn.Module, inputs: Any, output: Any) -> None:
+        if isinstance(output, Tensor) and output.requires_grad:
+            output.register_hook(fail)  # type: ignore[no-untyped-call]  # gap in stubs
+
+    handles: list[Any] = [module.register_forward_hook(fail_there)]
+    if where == "backward":  # on its way from the last layer to the first
+        adapted = (layer for layer in module.modules() if any(p.requires_grad for p in layer.parameters(recurse=False)))
+        handles += [layer.register_forward_hook(fail_backward) for layer in itertools.islice(adapted, 1)]
+    elif where == "optimizer":
+        handles.append(adapter.optimizer.register_step_post_hook(fail))
+    elif where == "policy":
+        observe = policy.observe
+        vars(policy)["observe"] = lambda step, state: fail(observe(step, state))
+    try:
+        yield
+    finally:
+        vars(policy).pop("observe", None)
+        for handle in handles:
+            handle.remove()
+
+
+def _a_failed_step_leaves_nothing(suite: _Suite) -> None:
+    first, second, third = suite.images[:3, :4]  # few: many steps are begun
+    adapter, passes = suite.adapter(), list[None]()
+    adapter(first)
+    before = _snapshot(adapter)
+    with adapter.network.module.register_forward_hook(lambda *_: passes.append(None)):
+        expected = [adapter(second)]
+    expected.append(adapter(third))
+    after = _snapshot(adapter)
+    _bring_back(adapter, before)
+    places: list[int | str] = [*sorted({1, 2, 3, len(passes)} & set(range(1, len(passes) + 1))), "policy"]
+    for where in [*places, "backward", "optimizer"] if len(adapter.network.arena) else places:
+        name, record = f"pass {where}" if isinstance(where, int) else f"the {where}", adapter.last
+        try:
+            with _failing(adapter, where):
+                adapter(second)
+        except _Fault:
+            assert _snapshot(adapter) == before, f"a step that failed in {name} changed the state"
+            assert adapter.last is record, f"a step that failed in {name} wrote a record"
+        else:  # there is no such thing in its steps
+            _bring_back(adapter, before)
+    assert _same([adapter(second), adapter(third)], expected), "other logits after steps that failed"
+    assert _snapshot(adapter) == after, "another state after steps that failed"
+
+
 def _ragged_and_single_batches_work(suite: _Suite) -> None:
     adapter = suite.adapter()
     classes = adapter(suite.images[0]).shape[1]
+    images = suite.images.flatten(0, 1)
     for size in (2, 3, 7):
-        assert adapter(suite.images[1][:size]).shape == (size, classes), f"a batch of {size} was not answered"
+        assert adapter(images[:size]).shape == (size, classes), f"a batch of {size} was not answered"
     stepped = False
-    for image in suite.images[2:6].flatten(0, 1)[: 2 * adapter.window + 1]:
+    for image in images[: 2 * adapter.window + 1]:
         logits = adapter(image[None])
         assert logits.shape == (1, classes), "a batch of one was not answered"
         assert torch.isfinite(logits).all(), "a batch of one got non-finite logits"
@@ -375,7 +449,7 @@ def _memory_stays_flat(suite: _Suite) -> None:
         for _ in range(4):
             suite.run(adapter)
             gc.collect()
-            counts.append(sum(issubclass(type(thing), Tensor) for thing in gc.get_objects()))
+            counts.append(sum(issubclass(type(held), Tensor) for held in gc.get_objects()))
             held.append(adapter.numbers_held() - _growing(adapter))
     finally:
         gc.unfreeze()
@@ -392,6 +466,7 @@ CHECKS: dict[str, Callable[[_Suite], None]] = {
     "resumes bit for bit": _resumes_bit_for_bit,
     "a damaged snapshot changes nothing": _a_damaged_snapshot_changes_nothing,
     "non-finite batches reach nothing": _non_finite_batches_reach_nothing,
+    "a failed step leaves nothing": _a_failed_step_leaves_nothing,
     "ragged and single batches work": _ragged_and_single_batches_work,
     "other precisions and modes work": _other_precisions_and_modes_work,
     "memory stays flat": _memory_stays_flat,

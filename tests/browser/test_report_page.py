@@ -97,7 +97,7 @@ CONTRAST = """([foreground, background]) => {
 def test_text_and_lines_stand_out_from_the_paper(visit, scheme):
     page = visit(scheme=scheme)
     paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    for selector in ("body", ".note", "thead th", ".xtick", ".collapsed", ".holding", "h3 small", "figcaption span"):
+    for selector in ("body", ".note", "thead th", ".xtick", ".holding", "h3 small", "figcaption span"):
         colour = page.evaluate(f"getComputedStyle(document.querySelector('{selector}')).color")
         assert page.evaluate(CONTRAST, [colour, paper]) >= 4.5, selector
     for slot in range(12):

@@ -65,7 +65,7 @@ def options_of(experiment: Experiment, stream: streams.Seekable) -> dict[str, An
         "method": method,
         "reset": policy,
         "optimizer": experiment.optimizer,
-        "source": _source(experiment, stream) if method.needs_source or policy.needs_source else None,
+        "source": _source(experiment, stream) if method.takes_source or policy.takes_source else None,
         "seed": experiment.seed,
         "window": experiment.window,
     }

@@ -24,7 +24,7 @@ def describe() -> dict[str, Any]:
     return {
         "tidefast": tidefast.__version__,
         "torch": torch.__version__,
-        **{name: found for name in _LIBRARIES if (found := _version(name)) is not None},
+        **{name: installed for name in _LIBRARIES if (installed := _version(name)) is not None},
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
         "processor": _processor(),

@@ -61,6 +61,11 @@ class Experiment(Constrained):
         values = {**defaults, **fields, "stream": stream, "method": method}
         values["reset"] = "never" if values["reset"] is None else values["reset"]
         for name, value in values.items():
+            if name in _PARTS and not isinstance(value, (str, Mapping, Specification, type(None))):
+                raise ValueError(
+                    f"{name} must be a name, name:key=value or a mapping with a name, got {type(value).__name__} "
+                    f"{str(value)[:80]}"
+                )
             part = _plain(Specification.parse(value)) if name in _PARTS and value is not None else value
             object.__setattr__(self, name, part)
         self.__post_init__()  # an own __init__, which a dataclass leaves alone, calls it itself
@@ -129,8 +134,8 @@ def _title(part: Specification) -> str:
     name, _, variant = part.name.partition("-")  # asr-no-recovery
     if part.is_address:  # of somebody's own, who has given it its name
         name, variant = part.name.rpartition(":")[2], ""
-    said = ", ".join(filter(None, (variant.replace("-", " "), options)))
-    return (name if part.is_address else _TITLES.get(name, name.upper())) + (f" ({said})" if said else "")
+    details = ", ".join(filter(None, (variant.replace("-", " "), options)))
+    return (name if part.is_address else _TITLES.get(name, name.upper())) + (f" ({details})" if details else "")
 
 
 def _slug(label: str) -> str:

@@ -35,6 +35,28 @@ def noticed() -> Iterator[Interruption]:
             signal.signal(number, handler)
 
 
+class Termination(SystemExit):
+    """SIGTERM came: all that was started is to end at once."""
+
+
+@contextlib.contextmanager
+def termination() -> Iterator[None]:
+    """Within it, the first SIGTERM is raised as a Termination; outside the main thread nothing changes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what follows is to be done to its end
+        raise Termination(128 + number)
+
+    former = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, former)
+
+
 @contextlib.contextmanager
 def held_back() -> Iterator[None]:
     """Within it, SIGINT waits; a process started here never receives it at all."""

@@ -27,15 +27,19 @@ def on_processes(jobs: list[Job], processes: int, retries: int, observe: Callabl
         while waiting := [job for job in jobs if job.experiment.key not in reports]:
             before = _progress(jobs)
             executor = get_reusable_executor(max_workers=processes)
-            with interruption.held_back():  # a process that is still starting must not be hit by Ctrl-C
-                ours = [dataclasses.replace(job, parent=os.getpid()) for job in waiting]
-                futures = [executor.submit(work.carry_out, job) for job in ours]
+            futures: list[Future[Report]] = []
             try:
+                with interruption.held_back():  # a process that is still starting must not be hit by Ctrl-C
+                    ours = [dataclasses.replace(job, parent=os.getpid()) for job in waiting]
+                    futures.extend(executor.submit(work.carry_out, job) for job in ours)
                 for future in as_completed(futures):
                     report = future.result()
                     reports[report.key] = report
             except KeyboardInterrupt:
                 _end_gently(futures, jobs[0].stop)
+                raise
+            except interruption.Termination:
+                get_reusable_executor().shutdown(wait=True, kill_workers=True)
                 raise
             except TerminatedWorkerError:
                 futile = 0 if _progress(jobs) > before else futile + 1

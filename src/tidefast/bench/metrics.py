@@ -22,12 +22,25 @@ if TYPE_CHECKING:
 Floats: TypeAlias = npt.NDArray[np.float64]
 Counts: TypeAlias = npt.NDArray[np.int64]
 Numbers: TypeAlias = npt.ArrayLike
+Answers: TypeAlias = tuple[Numbers, Numbers]
+"""How many images each batch has, and how many of them were answered right."""
 Names: TypeAlias = Sequence[str] | npt.NDArray[np.object_]
 
+NO_ANSWERS: Answers = ((), ())
 AROUND = 10
 """Batches before and after a reset that its effect is measured on."""
 BLOCK = 1000
 """Batches of a block in the curves and histograms of `summary`."""
+SHIFT = 8
+"""Batches by which pseudo-resets are later than resets: what is measured around them is chance."""
+INDEPENDENT = 20
+"""Batches that count as one when chance is estimated: neighbours are not independent."""
+BLOCKS = 100
+"""At most so many blocks of a stream are compared; those of a longer stream are longer."""
+FEW = 6
+"""With fewer streams their spread says too little: six of one sign are chance in 3 of 100 cases, five in 6."""
+DRAWS = 2000
+"""Of the bootstrap."""
 MANY = 200
 """A summary names the accuracy of each domain up to so many."""
 ACCURACIES = {"images": "accuracy", "domains": "domain_mean", "visits": "visit_mean"}
@@ -157,7 +170,7 @@ def knowledge_recovery(table: Floats) -> Floats:
 
 
 def collapsed(accuracy: float, source: float) -> bool:
-    """Whether a run is below the unadapted model on the same stream with the same seed.
+    """Whether a run is below the unadapted model over the whole of the same stream: what "collapse" means everywhere.
 
     >>> collapsed(0.20, source=0.25), collapsed(0.25, source=0.25)
     (True, False)
@@ -235,6 +248,107 @@ def reset_effects(accuracy: Numbers, resets: Numbers) -> ResetEffects:
     return ResetEffects(np.array(changes, float), np.array(delays, float))
 
 
+def batches_per_reset(batches: int, resets: int) -> float:
+    """The mean gap between resets; nan without any.
+
+    >>> batches_per_reset(3000, 100)
+    30.0
+    """
+    return batches / resets if resets else math.nan
+
+
+def pseudo_resets(resets: Numbers, batches: int) -> Counts:
+    """Resets that never were, each a few batches after one: the baseline of what is said about resets.
+
+    >>> pseudo_resets([10, 95], 100).tolist()
+    [18]
+    """
+    later = np.asarray(resets, np.int64) + SHIFT
+    return later[later < batches]
+
+
+@dataclass(frozen=True)
+class PairedDifference:
+    """By how many points one contestant is above another on the same streams, with the interval of 95 %."""
+
+    points: float
+    low: float = math.nan
+    high: float = math.nan
+    streams: int = 1
+
+    @property
+    def verdict(self) -> str:
+        """`above`, `below`, or `undecided` when the interval holds 0, or when there is none.
+
+        >>> PairedDifference(1.4, 0.8, 2.0).verdict, PairedDifference(1.4, -0.2, 3.0).verdict
+        ('above', 'undecided')
+        """
+        return "above" if self.low > 0 else "below" if self.high < 0 else "undecided"
+
+
+@dataclass(frozen=True, eq=False)
+class StreamPair:
+    """Two contestants on one stream with one seed."""
+
+    points: float
+    """The difference of their accuracies in percent."""
+    blocks: Floats
+    """The same on each block of batches, of the same images; empty where that is not known."""
+
+    @classmethod
+    def of(cls, points: float, own: Answers, other: Answers) -> StreamPair:
+        """From the difference, and what each answered: in blocks of 20 batches or more, if the images are the same.
+
+        >>> StreamPair.of(50.0, ([4] * 40, [2] * 20 + [4] * 20), ([4] * 40, [1] * 40)).blocks.tolist()
+        [25.0, 75.0]
+        """
+        images, length = np.asarray(own[0], float), max(INDEPENDENT, len(np.asarray(own[0])) // BLOCKS)
+        if len(images) < 2 * length or not np.array_equal(images, np.asarray(other[0], float)):
+            return cls(points, np.empty(0))
+        gain = np.asarray(own[1], float) - np.asarray(other[1], float)
+        starts = np.arange(0, len(images) - length + 1, length)
+        return cls(points, 100 * np.add.reduceat(gain, starts) / np.add.reduceat(images, starts))
+
+    @property
+    def error(self) -> float:
+        """The standard error of the difference, from the blocks; nan of less than two."""
+        return float(self.blocks.std(ddof=1) / math.sqrt(len(self.blocks))) if len(self.blocks) > 1 else math.nan
+
+
+def paired_difference(levels: Sequence[Sequence[StreamPair]]) -> PairedDifference:
+    """The mean over levels of the mean over their streams, and its bootstrap interval; the same for the same numbers.
+
+    Streams are drawn anew within each level, and the blocks of each stream: with many streams it is their spread that
+    counts, with one the blocks, and then the interval is about that stream only. Few streams without blocks have none.
+
+    >>> few = [StreamPair(2.0, np.array([1.0, 3.0] * 10)), StreamPair(1.0, np.array([0.5, 1.5] * 10))]
+    >>> found = paired_difference([few])
+    >>> found.points, found.streams, 0.5 < found.low < 1.0, 2.0 < found.high < 3.0
+    (1.5, 2, True, True)
+    """
+    chosen = [pairs for pairs in levels if pairs]
+    streams = sum(map(len, chosen))
+    if not chosen:
+        return PairedDifference(math.nan, streams=0)
+    points = float(np.mean([np.mean([pair.points for pair in pairs]) for pairs in chosen]))
+    if any(len(pairs) < FEW and min(len(pair.blocks) for pair in pairs) < 2 for pairs in chosen):
+        return PairedDifference(points, streams=streams)
+    rng = np.random.default_rng(0)
+    drawn = np.mean([_drawn(pairs, rng) for pairs in chosen], axis=0)
+    low, high = np.quantile(drawn, (0.025, 0.975)).tolist()
+    return PairedDifference(points, low, high, streams)
+
+
+def _drawn(pairs: Sequence[StreamPair], rng: np.random.Generator) -> Floats:
+    """The mean over streams, `DRAWS` times: with other streams of these, and in each with other blocks of its own."""
+    values = np.empty((len(pairs), DRAWS))
+    for row, pair in zip(values, pairs, strict=True):
+        noise, count = pair.blocks - pair.blocks.mean() if len(pair.blocks) else np.zeros(1), max(1, len(pair.blocks))
+        row[:] = pair.points + noise[rng.integers(count, size=(DRAWS, count))].mean(axis=1)
+    mean: Floats = values[rng.integers(len(pairs), size=(len(pairs), DRAWS)), np.arange(DRAWS)].mean(axis=0)
+    return mean
+
+
 def correlation(concentration: Numbers, accuracy: Numbers) -> float:
     """Pearson's r of concentration and batch accuracy, over the batches that have both; nan when it is undefined.
 
@@ -302,6 +416,7 @@ def summary(run: Run, *, predictions: bool = True) -> dict[str, Any]:
     table = visit_table(spans["domain"], spans["visit"], spans["images"], spans["correct"])
     resets = run.resets
     effects = reset_effects(of_batches, resets)
+    by_chance = reset_effects(of_batches, pseudo_resets(resets, len(of_batches)))
     r = correlation(steps["concentration"], of_batches)
     plain: dict[str, Any] = _plain(
         {
@@ -317,8 +432,10 @@ def summary(run: Run, *, predictions: bool = True) -> dict[str, Any]:
             "blocks": {"batches": BLOCK, "accuracy": windowed(correct, images, BLOCK)},
             "resets": {
                 "count": len(resets),
+                "gap": batches_per_reset(len(images), len(resets)),
                 "mean_depth": _mean(run.reset_fraction[resets]),
                 "detrimental_share": effects.detrimental_share,
+                "detrimental_by_chance": by_chance.detrimental_share,
                 "detrimental_mean": effects.detrimental_mean,
                 "beneficial_share": effects.beneficial_share,
                 "beneficial_mean": effects.beneficial_mean,

@@ -17,9 +17,9 @@ import pyarrow as pa
 
 from tidefast.bench import metrics
 from tidefast.bench.experiment import Experiment
-from tidefast.bench.ledger import SPANS, STEPS, TIMING, Ledger
+from tidefast.bench.ledger import SPANS, STEPS, TIMING, Ledger, expected_digest, sound_bytes
 from tidefast.core.measurement import Measurement
-from tidefast.errors import FORMER_NAME, FolderError, of_former_name
+from tidefast.errors import FORMER_NAME, DamagedRunError, FolderError, of_former_name
 
 EXPERIMENT, ENVIRONMENT, RESULT, SNAPSHOT, ERROR = (
     "experiment.json",
@@ -71,8 +71,12 @@ class Run:
     end: int | None = None
     """The last batch that was on disk when a run that is not finished was loaded."""
 
+    @functools.cached_property
+    def _ledger(self) -> Ledger:
+        return Ledger(self.folder)
+
     def _columns(self, file: str) -> Columns:
-        return Columns(Ledger(self.folder), file, self.end)
+        return Columns(self._ledger, file, self.end)
 
     @functools.cached_property
     def steps(self) -> Columns:
@@ -87,7 +91,7 @@ class Run:
     @property
     def measures(self) -> dict[str, Measurement]:
         """What its policy measured, as far as the standard measurements do not say it: further columns of `steps`."""
-        return Ledger(self.folder).measures()
+        return self._ledger.measures()
 
     @property
     def seconds(self) -> npt.NDArray[np.float64]:
@@ -109,6 +113,11 @@ class Run:
         """Share of correct predictions of each batch."""
         return metrics.batch_accuracy(self.steps["correct"], self.steps["images"])
 
+    @property
+    def answers(self) -> metrics.Answers:
+        """How many images each batch has, and how many of them were answered right."""
+        return self.steps["images"], self.steps["correct"]
+
     def smooth_accuracy(self, window: int) -> metrics.Floats:
         """At each batch, the accuracy over the `window` batches around it; fewer at the ends."""
         return metrics.smooth_accuracy(self.steps["correct"], self.steps["images"], window)
@@ -127,7 +136,7 @@ class Run:
     @property
     def result(self) -> dict[str, Any] | None:
         """The summary of a finished run."""
-        return read_json(self.folder / RESULT)
+        return read_json(self.folder / RESULT, expected_digest(self.folder / RESULT))
 
 
 def load(folder: str | os.PathLike[str]) -> Run:
@@ -139,19 +148,28 @@ def load(folder: str | os.PathLike[str]) -> Run:
     environment = read_environment(folder) or {}
     ledger = Ledger(folder)
     end = ledger.written()  # before it is asked whether all is there: a run may be finished at any moment
+    complete = (folder / RESULT).is_file()
+    missing = [name for name in Ledger.FILES if not (folder / name).is_file()]
+    if complete and missing and (folder / RESULT).is_file():  # still: --fresh deletes the result first
+        raise DamagedRunError(
+            f"{folder} is of a finished run and lacks {', '.join(missing)}: delete it and run it again"
+        )
+    total = int(environment.get("batches", 0))
+    if complete and total and (rows := ledger.rows()) != total:
+        raise DamagedRunError(f"{folder / STEPS} holds {rows} of {total} batches: delete {folder} and run it again")
     return Run(
         folder=folder,
         experiment=Experiment.of(plain),
-        total=int(environment.get("batches", 0)),
+        total=total,
         environment=environment,
-        complete=(folder / RESULT).is_file(),
-        end=None if ledger.complete else end,
+        complete=complete,
+        end=end if missing else None,
     )
 
 
 def read_environment(folder: Path) -> dict[str, Any] | None:
     """What a run ran on; None when that is not noted yet."""
-    environment = read_json(folder / ENVIRONMENT)
+    environment = read_json(folder / ENVIRONMENT, expected_digest(folder / ENVIRONMENT))
     if environment is not None and FORMER_NAME in environment:
         raise FolderError(of_former_name(folder))
     return environment
@@ -172,16 +190,18 @@ def dominant_domains(run: Run) -> list[str]:
     return [str(max(group, key=lambda row: row[2])[1]) for _, group in itertools.groupby(rows, key=lambda row: row[0])]
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
-    """An object from a file; None when there is no file."""
+def read_json(path: Path, digest: str | None = None) -> dict[str, Any] | None:
+    """An object from a file, which must have that digest; None when there is no file."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(sound_bytes(path, digest))
     except FileNotFoundError:
         return None
     except ValueError as error:
-        raise FolderError(f"{path} is damaged: {error}") from error
+        if isinstance(error, FolderError):
+            raise
+        raise DamagedRunError(f"{path} is damaged: {error}") from error
     if not isinstance(content, dict):
-        raise FolderError(f"{path} is damaged: it holds no object")
+        raise DamagedRunError(f"{path} is damaged: it holds no object")
     return content
 
 

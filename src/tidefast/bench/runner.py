@@ -16,7 +16,7 @@ import torch
 from tidefast.adapter import Adapter
 from tidefast.bench import assembly, environment, metrics
 from tidefast.bench.experiment import Experiment
-from tidefast.bench.ledger import VARIANTS, Ledger, LedgerRow
+from tidefast.bench.ledger import DIGESTS, VARIANTS, Ledger, LedgerRow, digest
 from tidefast.bench.results import (
     ENVIRONMENT,
     ERROR,
@@ -89,8 +89,8 @@ def _go_on(
     model, stream = assembly.model_of(experiment), assembly.stream_of(experiment, kept)
     adapter = assembly.adapter_of(experiment, model, stream)
     ledger = Ledger(folder, adapter.measures)
-    _resume(adapter, ledger)
     _note_environment(folder, model, stream)
+    _resume(adapter, ledger)
     correct, images = _so_far(folder)
     with contextlib.closing(stream.batches(start=adapter.step, workers=prefetch)) as batches:
         for batch in batches:
@@ -105,7 +105,7 @@ def _go_on(
                 progress(row.step, len(stream), correct / images)
             if stop and row.step < len(stream):
                 return
-    _finish(folder, ledger)
+    _finish(folder, ledger, len(stream))
 
 
 def _step(adapter: Adapter, batch: Batch) -> LedgerRow:
@@ -169,15 +169,16 @@ def _resume(adapter: Adapter, ledger: Ledger) -> None:
             adapter.load(path)
         except SnapshotError as error:
             raise SnapshotError(f"{error}; start over with --fresh (fresh=True)") from error
-    if not ledger.rewind(adapter.step):
-        adapter.reset()
+    ledger.rewind(adapter.step)
 
 
-def _finish(folder: Path, ledger: Ledger) -> None:
+def _finish(folder: Path, ledger: Ledger, total: int) -> None:
     """The result is written last: where it is, everything else is."""
-    ledger.finish()
-    summary = metrics.summary(load(folder))
-    write_atomically(folder / RESULT, json.dumps(summary, indent=1, allow_nan=False).encode())
+    digests = ledger.finish(total)
+    result = json.dumps(metrics.summary(load(folder)), indent=1, allow_nan=False).encode()
+    digests |= {RESULT: digest(result), ENVIRONMENT: digest((folder / ENVIRONMENT).read_bytes())}
+    write_atomically(folder / DIGESTS, json.dumps(digests, indent=1).encode())
+    write_atomically(folder / RESULT, result)
     ledger.clear()
 
 
@@ -199,9 +200,9 @@ def _note_environment(folder: Path, model: torch.nn.Module, stream: Seekable) ->
 
 def claim(folder: Path, experiment: Experiment) -> None:
     """Make the folder this experiment's, under its present titles; refuse one that holds another."""
-    found, wanted = read_json(folder / EXPERIMENT), experiment.as_plain()
-    if found is not None:
-        there = Experiment.of(found)
+    stored, wanted = read_json(folder / EXPERIMENT), experiment.as_plain()
+    if stored is not None:
+        there = Experiment.of(stored)
         if there != experiment and (folder / SNAPSHOT).is_file():  # without one, nothing has been done that could mix
             old, new = there.as_plain(), wanted
             names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
@@ -214,6 +215,8 @@ def claim(folder: Path, experiment: Experiment) -> None:
 
 
 def _refuse_foreign(folder: Path) -> None:
+    if folder.is_symlink() and not folder.exists():
+        raise FolderError(f"{folder} is a symbolic link to {folder.readlink()}, which is not there: make it first")
     if folder.exists() and not folder.is_dir():
         raise FolderError(f"{folder} is a file: choose another folder")
     held = {entry.name for entry in folder.iterdir()} - {LOCK} if folder.exists() else set()
@@ -225,7 +228,7 @@ def clear(folder: Path) -> None:
     """Delete a run, and nothing that is not one's."""
     ledger = Ledger(folder)
     ledger.clear()
-    for name in (RESULT, SNAPSHOT, *Ledger.FILES, ENVIRONMENT, ERROR, EXPERIMENT):
+    for name in (RESULT, SNAPSHOT, DIGESTS, *Ledger.FILES, ENVIRONMENT, ERROR, EXPERIMENT):
         (folder / name).unlink(missing_ok=True)
     shutil.rmtree(folder / "tensorboard", ignore_errors=True)
 

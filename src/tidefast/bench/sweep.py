@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tidefast.bench import assembly, text
+from tidefast.bench import assembly, interruption, text
 from tidefast.bench.experiment import Experiment
 from tidefast.bench.ledger import Ledger
 from tidefast.bench.results import ENVIRONMENT, read_json
@@ -60,14 +60,14 @@ def experiments(grid: Mapping[str, Any] | str | os.PathLike[str]) -> list[Experi
         except (ValueError, TypeError) as error:
             raise ValueError(f"{path}: {error}") from error
     shared = {name: value for name, value in grid.items() if name != "grids"}
-    found: dict[str, Experiment] = {}
-    for one in grid.get("grids", [{}]):
-        fields = {**shared, **_mapping(one)}
+    distinct: dict[str, Experiment] = {}
+    for own in grid.get("grids", [{}]):
+        fields = {**shared, **_mapping(own)}
         axes = [value if isinstance(value, list) else [value] for value in fields.values()]
         for values in itertools.product(*axes):
             experiment = Experiment.of(dict(zip(fields, values, strict=True)))
-            found.setdefault(experiment.key, experiment)
-    return list(found.values())
+            distinct.setdefault(experiment.key, experiment)
+    return list(distinct.values())
 
 
 def sweep(
@@ -91,7 +91,7 @@ def sweep(
     The nodes of a cluster must have tidefast installed and see `out` under the same path.
     retries: a run whose process or node is lost is taken up from its snapshot, so many times without any progress.
     fresh: delete the earlier runs of these experiments first. watch: told now and then how far each experiment is.
-    Ctrl-C lets the runs at hand finish their batch and take a snapshot; a second one ends them at once.
+    Ctrl-C lets the runs at hand finish their batch and take a snapshot; a second one, or SIGTERM, ends them at once.
     """
     require_choice("backend", backend, BACKENDS)
     if address is not None and backend != "ray":
@@ -114,7 +114,7 @@ def sweep(
     work = {e.key: Job(e, root / e.key, stop, threads, snapshot_every, modules=modules) for e in chosen}
     observe = functools.partial(_observe, list(work.values()), watch)
     errors: dict[str, str] = {}
-    with locked(root / LOCK):
+    with locked(root / LOCK), interruption.termination():
         stop.unlink(missing_ok=True)
         remove_left_overs(root)
         for job in work.values() if fresh else ():

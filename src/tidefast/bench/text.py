@@ -8,6 +8,9 @@ import yaml
 
 from tidefast.core import notation
 
+_DEEPEST, _MOST = 30, 100_000
+_TOO_MUCH = f"it is nested deeper than {_DEEPEST} levels, holds more than {_MOST} values, or contains itself"
+
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # yaml has no types
     """Plain data only."""
@@ -30,6 +33,28 @@ def parse(text: str) -> Any:
     [0.001, 5, True, ['fog', 'snow'], 'hard']
     """
     try:
-        return yaml.load(text, Loader=_Loader)
+        content = yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
         raise ValueError(f"not YAML: {' '.join(str(error).split())}") from error
+    except RecursionError:
+        raise ValueError(_TOO_MUCH) from None
+    _require_finite_extent(content)
+    return content
+
+
+def _require_finite_extent(content: Any) -> None:
+    """That it can be gone over: an anchor within itself, or anchors of anchors, make few lines endless."""
+    layer, seen = [content], 0
+    for _ in range(_DEEPEST):
+        seen += len(layer)
+        if seen > _MOST:
+            break
+        layer = [
+            value
+            for item in layer
+            if isinstance(item, (list, dict))
+            for value in (item.values() if isinstance(item, dict) else item)
+        ]
+        if not layer:
+            return
+    raise ValueError(_TOO_MUCH)

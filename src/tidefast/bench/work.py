@@ -15,6 +15,7 @@ import torch
 from tidefast.bench.experiment import Experiment
 from tidefast.bench.results import ERROR, RESULT
 from tidefast.bench.runner import run
+from tidefast.core.memory import keep_memory
 from tidefast.core.specification import import_here
 from tidefast.errors import SpecificationError, UnknownNameError
 
@@ -58,6 +59,7 @@ def carry_out(job: Job) -> Report:
     """Run the job in this process; what goes wrong is written into its folder and reported, not raised."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+    keep_memory()
     torch.set_num_threads(job.threads)
     absent = _import(job.modules)
     try:

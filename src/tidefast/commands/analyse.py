@@ -41,12 +41,16 @@ def run(options: argparse.Namespace) -> None:
         raise ValueError(f"there is no finished run in {', '.join(options.folder)}")
     setting = paper_runs.setting(options)
     if not options.folder:
-        paper_runs.obtain([one for analysis in chosen for one in analysis.experiments(setting)], options)
+        paper_runs.obtain([experiment for analysis in chosen for experiment in analysis.experiments(setting)], options)
     written = 0
     for analysis in chosen:
         try:
             runs = there or study.obtain(analysis.experiments(setting), Path(options.runs))
-            _write(analysis, [one for one in runs if not there or analysis.accepts(one)], Path(options.out))
+            _write(
+                analysis,
+                [candidate for candidate in runs if not there or analysis.accepts(candidate)],
+                Path(options.out),
+            )
             written += 1
         except (study.StudyError, ValueError) as error:
             if not every:
@@ -66,5 +70,5 @@ def _write(analysis: Analysis, runs: list[Run], folder: Path) -> None:
         )
     finding = analysis.evaluate(runs)
     files = finding.write(folder, analysis.name)
-    print(formats.render(finding.sheets, "terminal"), *(f"- {said}" for said in finding.remarks), sep="\n")
+    print(formats.render(finding.sheets, "terminal"), *(f"- {remark}" for remark in finding.remarks), sep="\n")
     print(f"wrote {', '.join(str(path) for path in files)}\n")

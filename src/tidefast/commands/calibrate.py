@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tidefast.streams import LabelledImages, Matrix
+    from tidefast.streams import Matrix
 
 PURPOSE = "measure a model's accuracies under all pairs of corruptions, for calibrated CCC streams"
 EXAMPLE = "tidefast calibrate --model bundled-resnet --level hard --images 200 --out hard.npz"
@@ -17,14 +17,23 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
     parser.add_argument("--out", metavar="FILE", help="an .npz for the matrix; the same call resumes a killed one")
     parser.add_argument("--model", default="bundled-resnet", help="registered or module:function (default %(default)s)")
-    parser.add_argument("--data", default="bundled", help="'bundled', or a folder of classes (default %(default)s)")
+    parser.add_argument(
+        "--data", default="bundled", help="'bundled', 'bundled-1k', or a folder of classes (default %(default)s)"
+    )
     parser.add_argument("--resize", type=int, default=256, help="shorter side of images of a folder (default 256)")
     parser.add_argument("--crop", type=int, default=224, help="square cut out of its centre (default %(default)s)")
     parser.add_argument("--images", type=int, help="measure on so many, drawn with --seed (default: all)")
     parser.add_argument("--level", default="easy", help="types of easy, medium or hard (default %(default)s: all 14)")
     parser.add_argument("--types", nargs="+", metavar="TYPE", help="types instead of those of a level")
-    parser.add_argument("--stride", type=int, default=4, help="measure every so many cells: 1, 2, 4 (default 4)")
+    parser.add_argument(
+        "--pairs",
+        nargs="+",
+        metavar="TYPE",
+        help="measure only pairs of this level or these types; the others multiply",
+    )
+    parser.add_argument("--stride", type=int, default=4, help="measure every so many cells: 1, 2, 4, 5 (default 4)")
     parser.add_argument("--stop-at-chance", action="store_true", help="take the rest of a row at chance to be chance")
+    parser.add_argument("--stop-below", type=float, metavar="PERCENT", help="likewise of a row that fell so far")
     parser.add_argument("--jpeg", type=int, metavar="QUALITY", help="0: none (default: 85, at about 32 pixels none)")
     parser.add_argument("--seed", type=int, default=0, help="of the choice of images and of the noise (default 0)")
     parser.add_argument("--batch", type=int, default=64, help="images per forward (default %(default)s)")
@@ -60,7 +69,7 @@ def run(options: argparse.Namespace) -> None:
 def _measure(options: argparse.Namespace, part: object) -> Matrix:
     import torch
 
-    from tidefast import models
+    from tidefast import datasets, models
     from tidefast.commands.bar import bar
     from tidefast.streams.calibration import measure
 
@@ -68,11 +77,13 @@ def _measure(options: argparse.Namespace, part: object) -> Matrix:
     with bar("cells") as progress:
         return measure(
             models.load(options.model),
-            _data(options),
+            datasets.open(options.data, resize=options.resize, crop=options.crop),
             options.types or options.level,
+            pairs=_level_or_types(options.pairs),
             images=options.images,
             stride=options.stride,
             stop_at_chance=options.stop_at_chance,
+            stop_below=options.stop_below,
             jpeg="auto" if options.jpeg is None else options.jpeg or None,
             seed=options.seed,
             batch=options.batch,
@@ -84,24 +95,22 @@ def _measure(options: argparse.Namespace, part: object) -> Matrix:
         )
 
 
-def _data(options: argparse.Namespace) -> LabelledImages:
-    from tidefast import datasets
+def _level_or_types(given: list[str] | None) -> str | list[str] | None:
+    from tidefast.streams.ccc import LEVELS
 
-    if options.data == "bundled":
-        return datasets.bundled()
-    return datasets.folder(options.data, resize=options.resize, crop=options.crop, verify=False)
+    return given[0] if given is not None and given[0] in LEVELS else given
 
 
 def _print(matrix: Matrix) -> None:
     """What streams of the three levels would have, as far as the matrix has their types."""
     from tidefast.streams.calibration import summarize
     from tidefast.streams.ccc import LEVELS
-    from tidefast.streams.ccc_recipes import CCCMiniRecipe, CCCRecipe
+    from tidefast.streams.ccc_recipes import CCC1kRecipe, CCCMiniRecipe, CCCRecipe
 
     source = f"{matrix.count} images of {matrix.images}" if matrix.count else "unknown images"
     print(f"accuracies of {matrix.model or 'an unnamed model'} on {source}; {len(matrix.types)} types")
     small = matrix.settings.get("scale") == "cifar"
-    targets = (CCCMiniRecipe if small else CCCRecipe).targets
+    targets = (CCC1kRecipe if matrix.model == "bundled-lite0" else CCCMiniRecipe if small else CCCRecipe).targets
     for level, types in LEVELS.items():
         if set(types) <= set(matrix.types):
             print(f"{level}: {summarize(matrix, types, targets[level])}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import fnmatch
 import inspect
 from typing import Any
 
@@ -11,7 +12,7 @@ PURPOSE = "registered names, and what they stand for"
 EXAMPLE = "tidefast list streams 'cin-c*' --long"
 EXTRA = None
 
-_KINDS = ("methods", "resets", "streams", "models")
+_KINDS = ("methods", "resets", "streams", "models", "datasets")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +29,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Print the names."""
     for kind in _KINDS:
-        if options.kind in (None, kind):
+        if options.kind in (None, kind) and kind == "datasets":
+            _print_datasets(options)
+        elif options.kind in (None, kind):
             registry = _registry(kind)
             for name in registry.names(options.pattern):
                 print(name if options.kind else f"{kind}\t{name}")
@@ -38,6 +41,16 @@ def run(options: argparse.Namespace) -> None:
                 print(name if options.kind else f"{kind}\t{name}")
                 if options.long:
                     print(f"    {of} with {', '.join(f'{key}={value}' for key, value in changes.items())}")
+
+
+def _print_datasets(options: argparse.Namespace) -> None:
+    """The sets of images that have a name; all others are given by their path."""
+    from tidefast.datasets.opening import NAMED
+
+    for name in fnmatch.filter(NAMED, options.pattern.lower()):
+        print(name if options.kind else f"datasets\t{name}")
+        if options.long:
+            print(f"    {NAMED[name].summary}\n      part  all, stream or held, default all")
 
 
 def description(registered: type) -> list[str]:

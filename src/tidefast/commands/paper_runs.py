@@ -35,8 +35,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     scale.add_argument("--mini", action="store_true", help="at the scale of the bundled benchmark (the default)")
     scale.add_argument("--full", action="store_true", help="on the published benchmarks, whose files are given below")
     files = parser.add_argument_group("files, with --full")
-    for name, said in _DATA.items():
-        files.add_argument(f"--{name}", metavar="PATH", help=said)
+    for name, meaning in _DATA.items():
+        files.add_argument(f"--{name}", metavar="PATH", help=meaning)
 
 
 def setting(options: argparse.Namespace) -> Setting:

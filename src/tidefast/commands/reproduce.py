@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> None:
         output.put([catalogue(targets, folder, options.jobs)], options.format, options.out)
         return
     failure: study.StudyError | None = None
-    wanted = [one for target in targets for one in target.experiments]
+    wanted = [experiment for target in targets for experiment in target.experiments]
     if not options.no_run and wanted:
         lacking = absent(wanted)
         if lacking:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from tidefast.commands.bar import of_run
 from tidefast.commands.given import given
 
 PURPOSE = "one experiment: a method with a reset policy on a stream; the same command again goes on where it stopped"
@@ -45,7 +46,6 @@ def run(options: argparse.Namespace) -> int:
     """Run it; 130 when interrupted, with a snapshot of the last batch."""
     import torch
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from tidefast import bench
     from tidefast.bench import assembly, interruption
@@ -57,16 +57,7 @@ def run(options: argparse.Namespace) -> int:
     experiment = _experiment(options)
     assembly.check(experiment)
     console = Console()
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[said]}"))
-    with (
-        interruption.noticed() as wish,
-        Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bar,
-    ):
-        task = bar.add_task(experiment.label, total=experiment.steps, said="")
-
-        def show(seen: int, total: int, accuracy: float) -> None:
-            bar.update(task, completed=seen, total=total, said=f"{100 * accuracy:.1f} %")
-
+    with interruption.noticed() as wish, of_run(experiment.label, experiment.steps) as show:
         done = bench.run(
             experiment,
             options.out,
@@ -94,9 +85,16 @@ def _experiment(options: argparse.Namespace) -> Any:
 
     fields: dict[str, Any] = {}
     if options.file is not None:
-        content = text.parse(Path(options.file).read_text(encoding="utf-8"))
+        try:
+            content = text.parse(Path(options.file).read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{options.file}: {error}") from error
         if not isinstance(content, dict):
             raise ValueError(f"{options.file} holds no experiment: expected lines such as 'stream: drift'")
         fields.update(content)
     parts = ("stream", "method", "reset", "model", "optimizer")
-    return Experiment.of(fields | given(options, *parts, "seed", "steps", "batch", "window", "source"))
+    try:
+        return Experiment.of(fields | given(options, *parts, "seed", "steps", "batch", "window", "source"))
+    except (TypeError, ValueError) as error:
+        where = "" if options.file is None else f"{options.file}: "
+        raise ValueError(f"{where}{error}") from error

@@ -50,6 +50,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stream-queue", type=int, help="images of one stream that may (default %(default)g)")
     parser.add_argument("--max-streams", type=int, help="(default %(default)s)")
     parser.add_argument("--max-body", type=int, help="bytes of a request (default %(default)s)")
+    parser.add_argument("--body-budget", type=int, help="bytes of all requests under way (default %(default)s)")
     parser.add_argument("--max-pixels", type=int, help="of one image (default %(default)s)")
     parser.add_argument("--timeout", type=float, metavar="S", help="of a request (default %(default)g)")
     parser.add_argument("--rate", type=float, help="requests a second of a client; 0: any (default %(default)g)")
@@ -68,6 +69,7 @@ def run(options: argparse.Namespace) -> int:
     from pathlib import Path
 
     from tidefast import serve
+    from tidefast.core.memory import keep_memory
 
     logging.basicConfig(
         level=logging.DEBUG if options.verbose else logging.INFO,
@@ -75,6 +77,7 @@ def run(options: argparse.Namespace) -> int:
     )
     logging.getLogger("uvicorn").setLevel(logging.INFO if options.verbose else logging.WARNING)
     logging.getLogger("uvicorn.access").setLevel(logging.INFO)
+    keep_memory()  # once more, now that what hinders it would be in the log
     names = {field.name for field in dataclasses.fields(serve.Settings)}
     given = {name: value for name, value in vars(options).items() if name in names}
     given["state"] = Path(options.state)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from tidefast.commands.given import given
 
@@ -30,6 +31,7 @@ def run(options: argparse.Namespace) -> int:
     from pathlib import Path
 
     from tidefast import bench
+    from tidefast.bench import interruption
     from tidefast.bench.results import RESULT
     from tidefast.commands.bar import of_runs
 
@@ -39,14 +41,18 @@ def run(options: argparse.Namespace) -> int:
             done = (Path(options.out) / experiment.key / RESULT).is_file()
             print(f"{'finished' if done else 'to do':8}  {experiment.key}")
         return 0
-    with of_runs() as show:
-        outcomes = bench.sweep(
-            experiments,
-            options.out,
-            fresh=options.fresh,
-            watch=show,
-            **given(options, "jobs", "threads", "backend", "address", "snapshot_every", "retries"),
-        )
+    try:
+        with of_runs() as show:
+            outcomes = bench.sweep(
+                experiments,
+                options.out,
+                fresh=options.fresh,
+                watch=show,
+                **given(options, "jobs", "threads", "backend", "address", "snapshot_every", "retries"),
+            )
+    except interruption.Termination as termination:
+        print("tidefast: terminated; the same command goes on from the last snapshots", file=sys.stderr)
+        return int(termination.code or 1)
     failed = [outcome for outcome in outcomes if outcome.error is not None]
     for outcome in failed:
         print(f"failed: {outcome.experiment.key}: {' '.join((outcome.error or '').split())}")

@@ -75,6 +75,7 @@ class Arena:
                         views[id(old)] = self._view(old, places[id(old)])
                     module._parameters[leaf] = views[id(old)]
         self.source = self.values.clone()
+        self._aside: list[Tensor] = []  # own values, one for each block of `holding` that the program is in
 
     def _view(self, parameter: Tensor, offset: int) -> nn.Parameter:
         """A parameter like `parameter`, memory format included, that lives in the arena at `offset`."""
@@ -139,11 +140,20 @@ class Arena:
     def holding(self, values: Tensor) -> Iterator[None]:
         """Within the block the network runs with `values`; afterwards with what it had, bit for bit."""
         own = self.values.clone()
-        self.assign(values)
+        self._aside.append(own)
         try:
+            self.assign(values)
             yield
         finally:
-            self.assign(own)
+            if any(own is held for held in self._aside):  # not so once `rest` has ended the block
+                self.assign(own)
+                self._aside.pop()
+
+    def rest(self) -> None:
+        """End every block of `holding`, whatever interrupted it."""
+        if self._aside:
+            self.assign(self._aside[0])
+            self._aside.clear()
 
 
 def _layers(tensors: Sequence[ArenaSpan]) -> list[ArenaSpan]:

@@ -1,4 +1,4 @@
-"""What belongs to one stream, as it is taken out of an adapter, written to a file, and read back."""
+"""Sessions in files: written, read back, and checked to belong where they go on."""
 
 from __future__ import annotations
 
@@ -15,41 +15,11 @@ import tidefast
 from tidefast.core import optim, snapshot
 from tidefast.core.finite import all_finite
 from tidefast.core.network import Network
-from tidefast.core.record import StepRecord
+from tidefast.core.session import Session
 from tidefast.core.state import State, Value
 from tidefast.errors import SnapshotError
 
 _KIND = "adapter"
-
-
-@dataclass
-class Session:
-    """Everything of an adapter that belongs to one stream, in memory."""
-
-    values: Tensor
-    """Of the adapted parameters."""
-    moments: dict[str, Any]
-    """The optimiser's."""
-    group: dict[str, Any]
-    """The optimiser's settings."""
-    states: dict[str, State]
-    num_classes: int | None
-    step: int
-    seed: int
-    last: StepRecord | None
-    nonfinite: int
-    recent: Tensor | None
-    fresh: int
-
-    def tensors(self) -> list[Tensor]:
-        """Those that it holds."""
-        states = [value for state in self.states.values() for value in state.values()]
-        values = [self.values, *self.moments.values(), *self.group.values(), *states, self.recent]
-        return [value for value in values if isinstance(value, Tensor)]
-
-    def numbers(self) -> int:
-        """How many numbers it holds."""
-        return sum(tensor.numel() for tensor in self.tensors())
 
 
 @dataclass(frozen=True)

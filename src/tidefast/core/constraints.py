@@ -184,7 +184,9 @@ class Several(Constraint):
         if not isinstance(value, tuple) or not (self.repeated or len(value) == len(self.items)):
             return TypeError(f"{name} must be a {self.kind}, got {value!r}")
         items = self.items * len(value) if self.repeated else self.items
-        return next(filter(None, (item.refusal(name, one) for item, one in zip(items, value, strict=True))), None)
+        return next(
+            filter(None, (item.refusal(name, element) for item, element in zip(items, value, strict=True))), None
+        )
 
 
 @dataclass(frozen=True)
@@ -272,8 +274,8 @@ _PLAIN: dict[Any, Constraint] = {
 
 
 def _bounds(metadata: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
-    for one in metadata:
-        match one:
+    for constraint in metadata:
+        match constraint:
             case Ge(ge=low):
                 yield "low", low
             case Gt(gt=low):
@@ -283,4 +285,4 @@ def _bounds(metadata: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
             case Lt(lt=high):
                 yield from (("high", high), ("high_open", True))
             case GroupedMetadata():
-                yield from _bounds(tuple(one))
+                yield from _bounds(tuple(constraint))

@@ -38,9 +38,11 @@ def written_atomically(path: str | os.PathLike[str], *, durable: bool = True) ->
             if durable:
                 os.fsync(file.fileno())
         temporary.replace(path)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno is not None and error.filename is None:  # such as a full disk
+            raise OSError(error.errno, f"{error.strerror}, while writing", str(path)) from error
         raise
     if durable and os.name == "posix":
         folder = os.open(path.parent, os.O_RDONLY)

@@ -1,4 +1,4 @@
-"""Whether numbers are finite."""
+"""Whether numbers are finite, and what is unusable when they are not."""
 
 from __future__ import annotations
 
@@ -16,3 +16,13 @@ def all_finite(values: Tensor) -> bool:
     """
     values = values.detach()
     return math.isfinite(values.sum().item()) or bool(torch.isfinite(values).all())
+
+
+class UnusableError(Exception):
+    """A batch from which nothing may reach the parameters; says why."""
+
+
+def require_finite(what: str, values: Tensor) -> None:
+    """Raise `UnusableError` where values are not finite."""
+    if not all_finite(values):
+        raise UnusableError(f"non-finite {what}")

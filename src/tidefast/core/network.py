@@ -6,13 +6,14 @@ import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from tidefast.core.arena import Arena
+from tidefast.core.mode import modes_of
 from tidefast.core.normalization import Statistics
 from tidefast.core.snapshot import digest_of
 
@@ -22,8 +23,8 @@ _RANK_OF_CONVOLUTION = ((nn.Conv1d, 3), (nn.Conv2d, 4), (nn.Conv3d, 5))
 class Network:
     """The private copy: `configure` prepares it and names the parameters that go into the arena.
 
-    Only the module tree and the adapted tensors are copied; frozen parameters and buffers are the caller's
-    own memory. Calling it gives logits [batch, classes], whatever the model wraps them in.
+    Only the module tree, the adapted tensors and the buffers are copied; frozen parameters are the caller's own
+    memory. Calling it gives logits [batch, classes], whatever the model wraps them in.
     """
 
     def __init__(
@@ -31,12 +32,14 @@ class Network:
         model: nn.Module,
         configure: Callable[[nn.Module, Statistics], Sequence[str]] = lambda module, statistics: (),
     ) -> None:
-        self.module, rewrap = _private_copy(model)
+        self.module, rewrap, self._copies = _private_copy(model)
         self.statistics = Statistics(self.module)
         names = configure(self.module, self.statistics)
         self._all_tensors = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
         self.arena = Arena(self.module, names)
         self.model: nn.Module = rewrap(self.module)
+        self._use_statistics = self.statistics.in_use
+        self._modes = [(mode, dict(vars(mode))) for mode in modes_of(self.module)]
         self.constants: dict[str, Tensor] = {}
         """What the method, and the reset policy, computed from source data."""
         reference = next((t for t in self._all_tensors.values() if t.is_floating_point()), self.arena.values)
@@ -47,7 +50,23 @@ class Network:
             images = images.contiguous(memory_format=torch.channels_last)
         if torch.is_autocast_enabled(images.device.type):
             torch.clear_autocast_cache()  # it holds copies of parameters that may have changed since
-        return logits_of(self.model(images))
+        versions = [copied._version for _, copied, _ in self._copies]
+        output = self.model(images)
+        if versions != [copied._version for _, copied, _ in self._copies]:
+            self._refuse_writing(versions)
+        return logits_of(output)
+
+    def _refuse_writing(self, versions: list[int]) -> None:
+        """What a forward wrote is undone, and it is said where."""
+        named = list(zip(self._copies, versions, strict=True))
+        written = [copy for copy, version in named if copy[1]._version != version]
+        with torch.no_grad():
+            for _, copied, original in written:
+                copied.copy_(original)
+        raise ValueError(
+            f"the model's forward writes into {', '.join(name for name, _, _ in written)}: an answer would then "
+            "depend on what was asked before, and no file would keep it; write only where self.training is true"
+        )
 
     @cached_property
     def channels_last(self) -> bool:
@@ -92,6 +111,13 @@ class Network:
                 f"the model failed on images of shape {tuple(images.shape)}, and its convolutions take batches with "
                 f"{rank} dimensions; a single image becomes a batch with images[None]"
             ) from error
+
+    def rest(self) -> None:
+        """End all that is meant for a block of the program only, whatever interrupted it."""
+        self.arena.rest()
+        self._use_statistics()
+        for mode, resting in self._modes:
+            vars(mode).update(resting)
 
     def tensors(self) -> list[Tensor]:
         """All that it holds, the caller's frozen ones included."""
@@ -147,8 +173,13 @@ def logits_of(output: Any) -> Tensor:
     return output.float() if output.dtype in (torch.float16, torch.bfloat16) else output
 
 
-def _private_copy(model: nn.Module) -> tuple[nn.Module, Callable[[nn.Module], nn.Module]]:
-    """A copy of the module tree in eval mode over the caller's tensors, and what wraps it as the caller had it."""
+_Copies: TypeAlias = list[tuple[str, Tensor, Tensor]]
+"""The name of a tensor that is no parameter, its copy, and the caller's own."""
+
+
+def _private_copy(model: nn.Module) -> tuple[nn.Module, Callable[[nn.Module], nn.Module], _Copies]:
+    """A copy of the module tree in eval mode over the caller's parameters, what wraps it as the caller had it, and
+    the other tensors, which are copied: a forward may write into them."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"expected a torch.nn.Module, got {type(model).__name__}")
     if isinstance(model, torch.jit.ScriptModule):
@@ -160,12 +191,18 @@ def _private_copy(model: nn.Module) -> tuple[nn.Module, Callable[[nn.Module], nn
     if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
         model = model.module
     memo: dict[int, Any] = {}
-    for module in model.modules():
-        for value in [*module._parameters.values(), *module._buffers.values(), *vars(module).values()]:
+    copies: _Copies = []
+    for path, module in model.named_modules():
+        own = {**module._parameters, **module._buffers, **vars(module)}
+        for name, value in own.items():
             if is_lazy(value):
                 raise ValueError("the model has lazy layers that were never run: call it once on a batch first")
+            if isinstance(value, Tensor) and value.is_meta:
+                raise ValueError("the model is on the meta device, without values: load its weights first")
             if isinstance(value, nn.Parameter):
                 memo[id(value)] = nn.Parameter(value.detach(), requires_grad=False)
-            elif isinstance(value, Tensor):
-                memo[id(value)] = value.detach()
-    return copy.deepcopy(model, memo).requires_grad_(False).eval(), rewrap
+            elif isinstance(value, Tensor) and id(value) not in memo:
+                with torch.inference_mode(False):
+                    memo[id(value)] = value.detach().clone()
+                copies.append((f"{path}.{name}".lstrip("."), memo[id(value)], value))
+    return copy.deepcopy(model, memo).requires_grad_(False).eval(), rewrap, copies

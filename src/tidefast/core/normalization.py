@@ -143,12 +143,17 @@ class Statistics:
                     lambda module, inputs, blend=blend: blend(module, inputs[0]) if self._use is mix else None
                 )
 
+    @property
+    def in_use(self) -> Callable[[], None]:
+        """What puts the statistics back in use that are now."""
+        return self._use
+
     @contextmanager
     def of_source(self) -> Iterator[None]:
         """Within the block, the source's statistics; afterwards whatever was in use."""
         use = self._use
-        self.use_source()
         try:
+            self.use_source()
             yield
         finally:
             use()

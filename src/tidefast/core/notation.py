@@ -59,7 +59,7 @@ class _Reader:
         self._text, self._at = text, 0
 
     def options(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        options: dict[str, Any] = {}
         while self._at < len(self._text):
             if self._took(","):
                 continue
@@ -67,12 +67,12 @@ class _Reader:
             if not equals or not key.strip() or set(key) & {",", *_OPEN, *_CLOSE}:
                 raise self._wrong("expected key=value")
             self._at = start = self._at + len(key) + 1
-            found[key.strip()] = self._value(within="")
+            options[key.strip()] = self._value(within="")
             if not self._text[start : self._at].strip():
                 raise self._wrong(f"{key.strip()}= has no value (nothing is written null)")
             if self._at < len(self._text) and not self._took(","):
                 raise self._wrong("expected a comma")
-        return found
+        return options
 
     def _value(self, within: str) -> Any:
         """The value at hand; `within` is what closes the list or mapping around it."""
@@ -117,15 +117,15 @@ class _Reader:
 
     def _list(self) -> list[Any]:
         self._at += 1
-        found: list[Any] = []
+        items: list[Any] = []
         while not self._took("]"):
-            found.append(self._value(within="]"))
+            items.append(self._value(within="]"))
             self._separated("]")
-        return found
+        return items
 
     def _mapping(self) -> dict[Any, Any]:
         self._at += 1
-        found: dict[Any, Any] = {}
+        pairs: dict[Any, Any] = {}
         while not self._took("}"):
             self._skip()
             sign = self._text[self._at : self._at + 1]
@@ -133,9 +133,9 @@ class _Reader:
             key = self._quoted(sign) if quoted else scalar(self._word("}", stops_at_colon=True))
             if not self._took(":"):
                 raise self._wrong("expected {key: value, key: value}, with a space after each colon")
-            found[key] = self._value(within="}")
+            pairs[key] = self._value(within="}")
             self._separated("}")
-        return found
+        return pairs
 
     def _separated(self, closing: str) -> None:
         """What stands between two elements, or before the end."""
@@ -144,16 +144,16 @@ class _Reader:
 
     def _quoted(self, quote: str) -> str:
         pattern = r"'((?:[^']|'')*)'" if quote == "'" else r'"(?:[^"\\]|\\.)*"'
-        found = re.compile(pattern).match(self._text, self._at)
-        if found is None:
+        match = re.compile(pattern).match(self._text, self._at)
+        if match is None:
             raise self._wrong(f"there is no second {quote}")
-        self._at = found.end()
+        self._at = match.end()
         if quote == "'":
-            return found[1].replace("''", "'")
+            return match[1].replace("''", "'")
         try:
-            return str(json.loads(found[0]))
+            return str(json.loads(match[0]))
         except ValueError as error:
-            raise self._wrong(f"{found[0]} is no text in double quotes") from error
+            raise self._wrong(f"{match[0]} is no text in double quotes") from error
 
     def _skip(self) -> None:
         while self._text[self._at : self._at + 1].isspace():

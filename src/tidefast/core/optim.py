@@ -17,9 +17,9 @@ OptimizerFactory: TypeAlias = Callable[[list[nn.Parameter]], torch.optim.Optimiz
 registry: Registry[torch.optim.Optimizer] = Registry("optimizer", torch.optim.Optimizer)
 registry.adopt(
     {
-        name.lower(): found
-        for name, found in vars(torch.optim).items()
-        if isinstance(found, type) and issubclass(found, torch.optim.Optimizer) and found is not torch.optim.Optimizer
+        name.lower(): kind
+        for name, kind in vars(torch.optim).items()
+        if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer) and kind is not torch.optim.Optimizer
     }
 )
 
@@ -53,6 +53,17 @@ def factory(given: Given | OptimizerFactory) -> OptimizerFactory:
         name = Specification.parse(given).name
         raise SpecificationError(f"optimizer {name!r} cannot take a step: {error}") from error
     return make
+
+
+def made(make: OptimizerFactory, parameter: nn.Parameter) -> torch.optim.Optimizer:
+    """The optimiser over the adapted parameters that a caller's factory makes."""
+    optimizer = make([parameter])
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(
+            "optimizer must be a callable that takes a list of parameters and returns a torch.optim.Optimizer, "
+            f"such as functools.partial(torch.optim.SGD, lr=1e-3); it returned {type(optimizer).__name__}"
+        )
+    return optimizer
 
 
 def flatten(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -55,7 +55,7 @@ def _default(field: dataclasses.Field[object]) -> str:
 
 
 def _meaning(cls: type, name: str) -> str:
-    return next((found for base in cls.__mro__ if (found := _meanings(base).get(name))), "")
+    return next((meaning for base in cls.__mro__ if (meaning := _meanings(base).get(name))), "")
 
 
 @functools.cache
@@ -66,9 +66,9 @@ def _meanings(cls: type) -> dict[str, str]:
     except (OSError, TypeError, SyntaxError):
         return {}
     assert isinstance(tree, ast.ClassDef)
-    found = {}
+    meanings = {}
     for field, after in zip(tree.body, tree.body[1:], strict=False):
         match field, after:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                found[name] = " ".join(text.split())
-    return found
+                meanings[name] = " ".join(text.split())
+    return meanings

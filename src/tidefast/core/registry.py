@@ -25,11 +25,12 @@ class Registry(Generic[T]):
 
     An installed package adds a name with an entry point in the group `tidefast.<kind>s`; it is
     imported when a name is first looked up that is not registered already, or when names are listed.
-    `base`: what everything of this kind is an instance of.
+    `base`: what everything of this kind is an instance of. `own`: what else may be given, for who asks for a name that
+    is not there.
     """
 
-    def __init__(self, kind: str, base: type = object) -> None:
-        self.kind, self.base = kind, base
+    def __init__(self, kind: str, base: type = object, *, own: str = "") -> None:
+        self.kind, self.base, self.own = kind, base, own and f"; {own}"
         self._classes: dict[str, type[T]] = {}
         self._aliases: dict[str, str] = {}
         self._variants: dict[str, tuple[str, dict[str, Any]]] = {}
@@ -67,8 +68,8 @@ class Registry(Generic[T]):
         """Import every module of a package, and give the classes that they register, by their own names."""
         for module in pkgutil.iter_modules(sys.modules[package].__path__, f"{package}."):
             importlib.import_module(module.name)
-        found = (cls for cls in self._classes.values() if cls.__module__.startswith(f"{package}."))
-        return {cls.__name__: cls for cls in found}
+        classes = (cls for cls in self._classes.values() if cls.__module__.startswith(f"{package}."))
+        return {cls.__name__: cls for cls in classes}
 
     def variant(self, name: str, of: str, **options: Any) -> None:
         """Give a class with some of its options set a name of its own, such as `asr-full`.
@@ -142,15 +143,15 @@ class Registry(Generic[T]):
         if not specification.is_address:
             return self.resolve(name)
         try:
-            found = imported(name)
+            target = imported(name)
         except SpecificationError as error:
             first = name.partition(":")[0].lower()
             if first in self._classes or first in self._aliases or first in self._variants:
                 raise SpecificationError(f"expected name:key=value,key=value, got {name!r}") from error
             raise SpecificationError(f"{self.kind} {name!r}: {error}") from error
-        if isinstance(found, type) and issubclass(found, self.base) and "name" not in vars(found):
-            found.name = name  # type: ignore[attr-defined]  # as `register` does: what snapshots and tables call it
-        return found, {}
+        if isinstance(target, type) and issubclass(target, self.base) and "name" not in vars(target):
+            target.name = name  # type: ignore[attr-defined]  # as `register` does: what snapshots and tables call it
+        return target, {}
 
     def resolve(self, name: str) -> tuple[type[T], dict[str, Any]]:
         """The class that a name stands for, and the options that it sets; an unknown name suggests the nearest."""
@@ -165,7 +166,7 @@ class Registry(Generic[T]):
         if key not in self._classes:
             near = difflib.get_close_matches(key, [*self._classes, *self._aliases, *self._variants], n=1, cutoff=0.5)
             hint = f"did you mean {near[0]!r}? " if near else ""
-            raise UnknownNameError(f"unknown {self.kind} {name!r}; {hint}known: {', '.join(self.names())}")
+            raise UnknownNameError(f"unknown {self.kind} {name!r}; {hint}known: {', '.join(self.names())}{self.own}")
         return self._classes[key], {}
 
     def _load_plugins(self) -> None:

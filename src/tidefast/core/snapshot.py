@@ -37,30 +37,51 @@ def write(
 
 
 def read(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read a snapshot back, checked against its digest; anything wrong with it is a SnapshotError."""
+    """Read a snapshot back, checked against its digest; anything wrong with it is a SnapshotError.
+
+    A file that cannot be read now (an OSError, or a MemoryError) may be whole: that says nothing about it.
+    """
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"no snapshot at {path}")
+    data = path.read_bytes()  # not mapped: an error of the disk would then end the process
     try:
-        with safetensors.safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (safe_open is no mapping)
-    except (safetensors.SafetensorError, OSError, ValueError, RuntimeError, MemoryError, OverflowError) as error:
+        tensors = safetensors.torch.load(data)
+        metadata = _metadata(data)
+    except (safetensors.SafetensorError, ValueError, KeyError, RuntimeError, OverflowError) as error:
+        if is_out_of_memory(error):
+            raise MemoryError(f"there is no memory to read {path}") from error
         raise SnapshotError(f"{path} is not a whole snapshot (truncated or damaged): {error}") from error
     if FORMER_NAME in metadata:
         raise SnapshotError(of_former_name(path))
     try:
         header = json.loads(metadata[_KEY])
-        version, found, text, digest = (header[key] for key in ("version", "kind", "content", "digest"))
+        version, stored_kind, text, digest = (header[key] for key in ("version", "kind", "content", "digest"))
     except (KeyError, TypeError, ValueError) as error:
         raise SnapshotError(f"{path} is not a tidefast snapshot") from error
     if not isinstance(version, int) or version > VERSION:
         raise SnapshotError(f"{path} has format version {version}; this tidefast reads up to {VERSION}: upgrade it")
-    if digest != _digest(found, version, tensors, text):
+    if digest != _digest(stored_kind, version, tensors, text):
         raise SnapshotError(f"{path} is damaged: its content does not match its digest")
-    if found != kind:
-        raise SnapshotError(f"{path} is a file of kind {found!r}, expected {kind!r}")
+    if stored_kind != kind:
+        raise SnapshotError(f"{path} is a file of kind {stored_kind!r}, expected {kind!r}")
     return tensors, json.loads(text)
+
+
+def _metadata(data: bytes) -> dict[str, str]:
+    """What a safetensors file says beside its tensors."""
+    length = int.from_bytes(data[:8], "little")
+    found: dict[str, str] = json.loads(data[8 : 8 + length]).get("__metadata__", {})
+    return found
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory was missing; torch has no error of its own for that.
+
+    >>> is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory")), is_out_of_memory(ValueError())
+    (True, False)
+    """
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "allocate memory" in str(error))
 
 
 def digest_of(tensors: Mapping[str, Tensor]) -> str:

@@ -110,12 +110,12 @@ def imported(address: str) -> Callable[..., Any]:
     module_name, _, name = address.partition(":")
     module = import_here(module_name)
     try:
-        found = operator.attrgetter(name)(module)
+        target = operator.attrgetter(name)(module)
     except AttributeError as error:
         raise SpecificationError(f"module {module_name} has no {name!r}{_hint(name, dir(module))}") from error
-    if not callable(found):
-        raise SpecificationError(f"expected a class or a function, got {type(found).__name__}")
-    made: Callable[..., Any] = found
+    if not callable(target):
+        raise SpecificationError(f"expected a class or a function, got {type(target).__name__}")
+    made: Callable[..., Any] = target
     return made
 
 

@@ -48,20 +48,23 @@ class Field:
 
 
 class StateView(Mapping[str, Value]):
-    """The current values of declared fields, to look at."""
+    """The current values of declared fields, to look at; `current` gives the state that has them."""
 
-    def __init__(self, state: StateView) -> None:
-        self.fields: dict[str, Field] = state.fields
-        self._values: dict[str, Value] = state._values
+    def __init__(self, current: Callable[[], StateView]) -> None:
+        self._current = current
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        return self._current().fields
 
     def __getitem__(self, name: str) -> Value:
-        return self._values[name]
+        return self._current()[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
+        return iter(self._current())
 
     def __len__(self) -> int:
-        return len(self._values)
+        return len(self._current())
 
     @property
     def anchor(self) -> str | None:
@@ -70,17 +73,17 @@ class StateView(Mapping[str, Value]):
 
     def tensor(self, name: str) -> Tensor:
         """The value of a field that holds a tensor now."""
-        value = self._values[name]
+        value = self[name]
         assert isinstance(value, Tensor), f"state {name!r} holds {type(value).__name__}, not a tensor"
         return value
 
     def optional_tensor(self, name: str) -> Tensor | None:
         """The value of a field that holds a tensor or nothing yet."""
-        return None if self._values[name] is None else self.tensor(name)
+        return None if self[name] is None else self.tensor(name)
 
     def number(self, name: str) -> float:
         """The value of a field that holds a number now."""
-        value = self._values[name]
+        value = self[name]
         assert isinstance(value, (int, float)), f"state {name!r} holds {type(value).__name__}, not a number"
         return value
 
@@ -113,9 +116,9 @@ class State(StateView):
     """The current values of a set of fields. Assigning to an undeclared name is an error."""
 
     def __init__(self, fields: Iterable[Field] = ()) -> None:
-        self.fields = {field.name: field for field in fields}
-        self._values = {name: field.initial() for name, field in self.fields.items()}
-        for name, field in self.fields.items():
+        self._fields = {field.name: field for field in fields}
+        self._values = {name: field.initial() for name, field in self._fields.items()}
+        for name, field in self._fields.items():
             value = self._values[name]
             if field.shape is not None and isinstance(value, Tensor) and not _fits(value, field.shape):
                 raise ValueError(
@@ -123,10 +126,38 @@ class State(StateView):
                     "give one that fits, or declare the lengths it may have as a range"
                 )
 
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        return self._fields
+
+    def __getitem__(self, name: str) -> Value:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def copy(self) -> State:
+        """The same fields and values, in memory of their own."""
+        twin = State()
+        twin._fields = self._fields
+        twin._values = {name: v.clone() if isinstance(v, Tensor) else v for name, v in self._values.items()}
+        return twin
+
     def __setitem__(self, name: str, value: Value) -> None:
         if name not in self._values:
             raise KeyError(f"{name!r} was not declared; declared: {', '.join(self._values) or 'nothing'}")
-        self._values[name] = value.detach() if isinstance(value, Tensor) else value
+        if isinstance(value, Tensor):
+            shape = self._fields[name].shape
+            if shape is not None and not _fits(value, shape):
+                raise ValueError(
+                    f"state {name!r} cannot hold a tensor of shape {tuple(value.shape)}: it declares {shape}; give one "
+                    "that fits, or declare the lengths it may have as a range"
+                )
+            value = value.detach()
+        self._values[name] = value
 
     def update(self, values: Mapping[str, Value]) -> None:
         """Assign several fields."""
@@ -148,9 +179,12 @@ class State(StateView):
 
 
 def _fits(value: Tensor, expected: Shape) -> bool:
-    found, lengths = tuple(value.shape), [length for length in expected if length is not ...]
-    if (len(lengths) == len(expected) and len(found) != len(expected)) or len(found) < len(lengths):
+    actual = tuple(value.shape)
+    if actual == expected:  # nearly always, and in every step
+        return True
+    lengths = [length for length in expected if length is not ...]
+    if (len(lengths) == len(expected) and len(actual) != len(expected)) or len(actual) < len(lengths):
         return False
     return all(
-        n in length if isinstance(length, range) else n == length for n, length in zip(found, lengths, strict=False)
+        n in length if isinstance(length, range) else n == length for n, length in zip(actual, lengths, strict=False)
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -50,6 +50,8 @@ class Step:
     """What makes the update, over the arena's one parameter."""
     for_loss: Any = None
     """What `Method.forward` gave along with the logits; see `from_forward`."""
+    predict: Callable[[Tensor], Tensor] | None = None
+    """The method's logits for other images; see `answer_to`."""
     objective: Objective | None = None
     """What the method made of the batch; set once its gradient is there."""
     _source_logits: dict[bool, Tensor] = field(default_factory=dict)
@@ -63,6 +65,10 @@ class Step:
         """The logits that the caller gets, but for `Method.output`, and that policies judge; without a graph."""
         own = None if self.objective is None else self.objective.answer
         return self.logits.detach() if own is None else own
+
+    def answer_to(self, images: Tensor) -> Tensor:
+        """What would be answered for other images, as network and state are now: logits [batch, classes]."""
+        return self.network(images) if self.predict is None else self.predict(images)
 
     def from_forward(self, kind: type[T]) -> T:
         """What `Method.forward` gave as `Forward.for_loss`, which must be a `kind`."""

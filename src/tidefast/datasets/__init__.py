@@ -1,6 +1,7 @@
 """Real images: the subset that comes with the package, and data sets and folders on disk."""
 
 from tidefast.datasets.bundled import bundled
+from tidefast.datasets.bundled_1k import photo_credits, photos
 from tidefast.datasets.cifar10 import cifar10
 from tidefast.datasets.cifar_c import MappedImages, cifar_c
 from tidefast.datasets.d109 import INDICES as D109_INDICES
@@ -10,6 +11,7 @@ from tidefast.datasets.folder import ImageFolder, folder
 from tidefast.datasets.imagenet_c import imagenet_c
 from tidefast.datasets.imageset import ImageSet
 from tidefast.datasets.opening import open_images
+from tidefast.datasets.parts import part_of
 from tidefast.datasets.subset import Subset, draw_subset, read_ids
 from tidefast.datasets.tensors import LabelledImages, as_tensor, open_source, source_batches
 
@@ -33,6 +35,9 @@ __all__ = [
     "imagenet_c",
     "open",
     "open_source",
+    "part_of",
+    "photo_credits",
+    "photos",
     "read_ids",
     "source_batches",
 ]

@@ -11,7 +11,6 @@ from tidefast.datasets.imageset import ImageSet, Labels, Pixels
 from tidefast.datasets.packing import unpack
 
 FILES = {"test": "bundled_cifar10.xz", "train": "bundled_cifar10_train.xz"}
-PER_CLASS = {"test": 300, "train": 200}
 
 
 def bundled(split: str = "test") -> ImageSet:

@@ -68,11 +68,11 @@ def _locate(root: Path, batch: str) -> tuple[Path, str]:
     """The folder that holds `batch`, and the suffix that tells its layout."""
     if (place := _find(root, batch)) is not None:
         return place
-    found = sorted(path.name for path in root.iterdir())[:8] if root.is_dir() else None
+    present = sorted(path.name for path in root.iterdir())[:8] if root.is_dir() else None
     raise DatasetError(
         f"no CIFAR-10 in {root}: expected {', '.join(batch + suffix for suffix in _READERS)} there or in one of "
         f"{', '.join(_SUBFOLDERS[1:])}; "
-        + ("the folder does not exist" if found is None else f"found {', '.join(found) or 'nothing'}")
+        + ("the folder does not exist" if present is None else f"found {', '.join(present) or 'nothing'}")
         + "; give the folder of the unpacked download"
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from types import ModuleType
+from typing import IO
 
 import numpy as np
 
@@ -21,8 +22,8 @@ def require_pillow() -> ModuleType:
     return Image
 
 
-def read_rgb(path: str | os.PathLike[str], *, resize: int | None = None, crop: int | None = None) -> Pixels:
-    """An image file as uint8 [H, W, 3]; whatever is wrong with it is a DatasetError that names it.
+def read_rgb(path: str | os.PathLike[str] | IO[bytes], *, resize: int | None = None, crop: int | None = None) -> Pixels:
+    """An image file, by path or open, as uint8 [H, W, 3]; whatever is wrong with it is a DatasetError that names it.
 
     `resize` scales the shorter side to that length (bilinear), `crop` then cuts that square out of the centre.
     """

@@ -19,7 +19,9 @@ from tidefast.datasets.imageset import ImageSet, Labels
 Item = TypeVar("Item")
 
 
-class _Set(Protocol):
+class LabelledSet(Protocol):
+    """A set of which some images can be taken."""
+
     @property
     def labels(self) -> Labels: ...
 
@@ -38,7 +40,7 @@ class Subset:
     ([1, 0], [0])
     """
 
-    def __init__(self, whole: _Set, places: Sequence[int] | Labels) -> None:
+    def __init__(self, whole: LabelledSet, places: Sequence[int] | Labels) -> None:
         self.whole = whole
         self.places = np.asarray(places, np.int64)
         self.labels: Labels = whole.labels[self.places]

@@ -69,4 +69,4 @@ def source_batches(data: LabelledImages, images: int = SOURCE_IMAGES, batch: int
     if count > 1 and bool((np.diff(data.labels[places]) >= 0).all()):
         parts = [places[first::count] for first in range(count)]
     chosen = [data[part] for part in parts]
-    return [(as_tensor(one.images), torch.as_tensor(one.labels, dtype=torch.int64)) for one in chosen]
+    return [(as_tensor(part.images), torch.as_tensor(part.labels, dtype=torch.int64)) for part in chosen]

@@ -121,7 +121,9 @@ def run(
     _require_ours(demonstration.out)
     dearest_first = sorted(contestants, key=lambda contestant: -contestant.cost)
     experiments = [demonstration.experiment(contestant) for contestant in dearest_first]
-    keys_of = {one.key: contestant.key for one, contestant in zip(experiments, dearest_first, strict=True)}
+    keys_of = {
+        experiment.key: contestant.key for experiment, contestant in zip(experiments, dearest_first, strict=True)
+    }
     demonstration.out.mkdir(parents=True, exist_ok=True)
     (demonstration.out / LOCK).touch()
     with console.status("making the stream"):
@@ -141,7 +143,7 @@ def run(
                 threads=1,
                 snapshot_every=snapshot_every,
                 fresh=fresh,
-                watch=lambda progress: live.show({keys_of[one.experiment.key]: one for one in progress}),
+                watch=lambda progress: live.show({keys_of[status.experiment.key]: status for status in progress}),
             )
         except KeyboardInterrupt:
             interrupted = True

@@ -27,39 +27,39 @@ class Live:
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[said]}", justify="right"),
+            TextColumn("{task.fields[note]}", justify="right"),
             console=console,
         )
         self._costs = {contestant.key: contestant.cost for contestant in contestants}
-        self._tasks = {c.key: self._bars.add_task(c.label, total=None, said="") for c in contestants}
-        self._all = self._bars.add_task("[bold]all", total=None, said="")
+        self._tasks = {c.key: self._bars.add_task(c.label, total=None, note="") for c in contestants}
+        self._all = self._bars.add_task("[bold]all", total=None, note="")
         self._seen: dict[str, int] = {}
         self._began: dict[str, int] = {}
         self._started = time.monotonic()
 
     def show(self, progress: Mapping[str, Progress]) -> None:
         """Show how far everybody is."""
-        for key, one in progress.items():
-            self._began.setdefault(key, one.seen)
-            if one.seen and one.seen != self._seen.get(key):
-                self._seen[key] = one.seen
-                said = self._accuracy(one) + (", done before" if self._began[key] == one.total else "")
-                self._bars.update(self._tasks[key], completed=one.seen, total=one.total, said=said)
+        for key, status in progress.items():
+            self._began.setdefault(key, status.seen)
+            if status.seen and status.seen != self._seen.get(key):
+                self._seen[key] = status.seen
+                note = self._accuracy(status) + (", done before" if self._began[key] == status.total else "")
+                self._bars.update(self._tasks[key], completed=status.seen, total=status.total, note=note)
         self._bars.update(
             self._all,
-            completed=sum(one.seen for one in progress.values()),
-            total=sum(one.total for one in progress.values()),
-            said=self._left(progress),
+            completed=sum(status.seen for status in progress.values()),
+            total=sum(status.total for status in progress.values()),
+            note=self._left(progress),
         )
 
-    def _accuracy(self, one: Progress) -> str:
-        run = bench.load(self._out / one.experiment.key)
+    def _accuracy(self, status: Progress) -> str:
+        run = bench.load(self._out / status.experiment.key)
         return f"{run.accuracy:6.1%} right, {len(run.resets):3} resets"
 
     def _left(self, progress: Mapping[str, Progress]) -> str:
         """Work is batches times their cost; what is left of it takes as long as what was done, in proportion."""
-        done = sum(self._costs[key] * (one.seen - self._began[key]) for key, one in progress.items())
-        left = sum(self._costs[key] * (one.total - one.seen) for key, one in progress.items())
+        done = sum(self._costs[key] * (status.seen - self._began[key]) for key, status in progress.items())
+        left = sum(self._costs[key] * (status.total - status.seen) for key, status in progress.items())
         if not done or not left:
             return ""
         seconds = round((time.monotonic() - self._started) * left / done)
@@ -92,7 +92,7 @@ def results(content: report.ReportData) -> Table:
             report.percent(row.overall),
             report.percent(row.last_quarter),
             row.lead_text,
-            str(row.resets),
+            row.resets_text,
             row.verdict,
         )
     return table

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,9 +9,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from tidefast.core.checkpoint import Session
 from tidefast.core.record import StepRecord
-from tidefast.core.state import State
+from tidefast.core.session import Session
 
 
 @dataclass
@@ -47,13 +45,3 @@ class Taken(NamedTuple):
     record: StepRecord | None
     """None when it only predicted."""
     frozen: bool
-
-
-def copied(session: Session) -> Session:
-    """A copy that later steps do not reach."""
-    moments = {key: value.clone() if isinstance(value, Tensor) else value for key, value in session.moments.items()}
-    states: dict[str, State] = {}
-    for owner, state in session.states.items():
-        states[owner] = State(state.fields.values())
-        states[owner].update({k: v.clone() if isinstance(v, Tensor) else v for k, v in state.items()})
-    return dataclasses.replace(session, moments=moments, group=dict(session.group), states=states)

@@ -23,8 +23,9 @@ from tidefast.adapter import Adapter
 from tidefast.core.record import StepRecord
 from tidefast.core.specification import Given
 from tidefast.core.validation import require_count
+from tidefast.errors import LostStreamError, SnapshotError, UnreadableStreamError
 from tidefast.fleet import snapshots
-from tidefast.fleet.entry import StreamEntry, Taken, copied
+from tidefast.fleet.entry import StreamEntry, Taken
 from tidefast.fleet.gate import Gate
 from tidefast.fleet.manifest import appearing, checked_name, file_name, read_manifest
 from tidefast.fleet.member import Member
@@ -167,6 +168,11 @@ class Fleet:
         record = None if last is None else last.as_dict()
         return {"name": name, "step": step, "frozen": entry.frozen, "where": where, "last": record}
 
+    def wake(self, name: str) -> None:
+        """Bring a stream into memory; a LostStreamError when its file is damaged or gone."""
+        with self._lent(checked_name(name), begin=False):
+            pass
+
     def numbers_held(self) -> int:
         """How many numbers live in memory for the streams, beyond the workers' and the shared weights."""
         with self._lock:
@@ -256,10 +262,15 @@ class Fleet:
     def _bring(self, entry: StreamEntry, adapter: Adapter) -> None:
         """Put the stream into the adapter, from memory, from disk, or as new."""
         if entry.session is not None:
-            adapter.enter(copied(entry.session) if entry.shared else entry.session)
+            adapter.enter(entry.session.copied() if entry.shared else entry.session)
             entry.session, entry.shared = None, False
         elif entry.file is not None:
-            adapter.load(entry.file)
+            try:
+                adapter.load(entry.file)
+            except (SnapshotError, FileNotFoundError) as error:
+                raise LostStreamError(f"stream {entry.name!r}: {error}", (entry.name,)) from error
+            except (OSError, MemoryError) as error:
+                raise UnreadableStreamError(f"stream {entry.name!r} cannot be read now: {error}") from error
             adapter.last = entry.seen[1]
         else:
             adapter.reset()
@@ -289,6 +300,8 @@ class Fleet:
         """Move one stream, whose lock is held, to disk; on an OSError it is in memory as before."""
         if entry.session is not None and entry.stored != entry.changed:
             path = self._shelf / file_name(entry.name)
+            for folder in (self._folder, self._shelf):  # somebody may have removed them
+                folder.mkdir(exist_ok=True)
             self._scribe.write(entry.session, path)
             entry.file, entry.stored = path, entry.changed
         entry.session, entry.shared = None, False
@@ -306,12 +319,16 @@ class Fleet:
         """Write all streams as they are at one moment to a new folder; how many there are.
 
         Steps wait only while the streams are listed, and go on while they are written. The folder appears whole or not
-        at all. A stream that has not changed since the last snapshot costs a link.
+        at all. A stream that has not changed since the last snapshot costs a link. A LostStreamError names the idle
+        streams whose files are gone: there is no snapshot without them.
         """
         folder = Path(folder)
         with appearing(folder) as building:
             with self._gate.closed():
-                streams = [snapshots.listed(entry, building) for entry in self._all()]
+                entries = self._all()
+                if lost := snapshots.gone(entries):
+                    raise LostStreamError(f"the files of {len(lost)} idle streams are gone", lost)
+                streams = [snapshots.listed(entry, building) for entry in entries]
             snapshots.write(streams, building, self._scribe)
         for stream in streams:
             if stream.content is not None:

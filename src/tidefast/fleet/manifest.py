@@ -21,7 +21,10 @@ _VERSION = 1
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The streams that a snapshot holds, by name; whatever is wrong with the list is a SnapshotError."""
+    """The streams that a snapshot holds, by name; whatever is wrong with the list is a SnapshotError.
+
+    An OSError says that it cannot be read now, and nothing about what is in it.
+    """
     try:
         content = json.loads((folder / MANIFEST).read_bytes())
         if content["version"] != _VERSION:
@@ -33,9 +36,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             fits = type(about["frozen"]) is bool and about["file"] in (None, file_name(checked_name(name)))
             if not fits:
                 raise SnapshotError(f"{folder} is no readable snapshot of a fleet: it says {about!r} of {name[:40]!r}")
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
         raise SnapshotError(f"no snapshot of a fleet at {folder}") from error
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         if isinstance(error, SnapshotError):
             raise
         raise SnapshotError(f"{folder} is no readable snapshot of a fleet: {error!r}") from error

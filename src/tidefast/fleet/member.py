@@ -73,14 +73,14 @@ class Member(Adapter):
         session = None if entry is None else entry.session
         return 0 if session is None else session.numbers()
 
-    @property
-    def step(self) -> int:  # type: ignore[override]  # an attribute there
+    @property  # type: ignore[misc]  # what sets it is the fleet's
+    def step(self) -> int:
         """Adapting calls so far; one that is under way does not count yet."""
         entry = self.fleet._entries.get(self.name)
         return 0 if entry is None else entry.seen[0]
 
-    @property
-    def last(self) -> StepRecord | None:  # type: ignore[override]  # an attribute there
+    @property  # type: ignore[misc]  # what sets it is the fleet's
+    def last(self) -> StepRecord | None:
         """StepRecord of the last adapting call."""
         entry = self.fleet._entries.get(self.name)
         return None if entry is None else entry.seen[1]

@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 from tidefast.adapter import Adapter
-from tidefast.core.checkpoint import Session
+from tidefast.core.session import Session
 
 
 class Scribe:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tidefast.core import snapshot
-from tidefast.core.checkpoint import Session
+from tidefast.core.session import Session
 from tidefast.errors import SnapshotError
 from tidefast.fleet.entry import StreamEntry
 from tidefast.fleet.manifest import file_name, flush, link, write_manifest
@@ -47,6 +47,18 @@ def _content(entry: StreamEntry, building: Path) -> Session | Path | None:
     return None
 
 
+def gone(entries: Sequence[StreamEntry]) -> tuple[str, ...]:
+    """Streams that lie on disk only, and not there either."""
+    return tuple(entry.name for entry in entries if _is_gone(entry))
+
+
+def _is_gone(entry: StreamEntry) -> bool:
+    if entry.session is not None or entry.file is None or entry.file.exists():
+        return False
+    written = entry.written
+    return written is None or written[0] != entry.changed or not written[1].is_file()
+
+
 def write(streams: Sequence[Listed], building: Path, scribe: Scribe) -> None:
     """Fill the folder, while steps go on, and see it to the disk."""
     new: list[Path] = []
@@ -81,7 +93,7 @@ def revived(
             continue
         try:
             step = scribe.step_in(path)
-        except (SnapshotError, OSError) as error:
+        except (SnapshotError, FileNotFoundError) as error:
             if on_damage is None or _is_whole(path):
                 raise SnapshotError(f"stream {name!r}: {error}") from error
             on_damage(name, str(error))
@@ -97,6 +109,6 @@ def _is_whole(path: Path) -> bool:
     """Whether a file is an undamaged snapshot of some adapter, be it another one."""
     try:
         snapshot.read(path, "adapter")
-    except (SnapshotError, OSError):
+    except (SnapshotError, FileNotFoundError):
         return False
     return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -44,6 +45,11 @@ class Method(Constrained):
     def needs_source(self) -> str | None:
         """What the method must be given beyond the model, in words; None when nothing."""
         return None
+
+    @property
+    def takes_source(self) -> bool:
+        """Whether source data is of use to it; by default where it is needed."""
+        return self.needs_source is not None
 
     def configure(self, model: nn.Module, statistics: Statistics) -> Sequence[str]:
         """Prepare the private network and name the parameters to adapt, from input to output.
@@ -114,3 +120,15 @@ class Method(Constrained):
 
 
 registry: Registry[Method] = Registry("method", Method)
+
+
+def with_objective(method: Method, objective: str) -> Method:
+    """The method with another loss, where it leaves the choice."""
+    if "objective" not in {field.name for field in dataclasses.fields(method)}:
+        able = [n for n in registry.names() if "objective" in {f.name for f in dataclasses.fields(registry.get(n))}]
+        raise ValueError(
+            f"{type(method).__name__} has no objective to choose, got objective={objective!r}; "
+            f"methods that have: {', '.join(able)}"
+        )
+    changes: dict[str, Any] = {"objective": objective}
+    return dataclasses.replace(method, **changes)

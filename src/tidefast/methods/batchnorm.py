@@ -51,12 +51,7 @@ class AlphaBatchNorm(Source):
         \mu = (1-\alpha)\,\mu_{source} + \alpha\,\mu_{batch}, \qquad
         \sigma^2 = (1-\alpha)\,\sigma^2_{source} + \alpha\,\sigma^2_{batch}
         """,
-        paper=Paper(
-            "Schneider and others",
-            "Improving robustness against common corruptions by covariate shift adaptation",
-            "NeurIPS 2020",
-            code="bethgelab/robustness",
-        ),
+        paper=BatchNorm.about.paper,
     )
 
     alpha: Share = 0.1

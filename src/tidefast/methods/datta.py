@@ -24,7 +24,7 @@ from tidefast.resets.base import Reset
 from tidefast.resets.distribution import Distribution
 
 
-class Measured(NamedTuple):
+class MeasuredMoments(NamedTuple):
     """What the loss needs of a pass."""
 
     moments: OutputMoments
@@ -103,7 +103,7 @@ class DATTA(Method):
     def forward(self, network: Network, images: Tensor, state: State) -> Forward:
         with Outputs.of(network.module).measuring(graph=True) as moments:
             logits, made = self._run(network, images, state)
-        return Forward(logits, for_loss=Measured(moments, made))
+        return Forward(logits, for_loss=MeasuredMoments(moments, made))
 
     def predict(self, network: Network, images: Tensor, state: State) -> Tensor:
         return self._run(network, images, state)[0]
@@ -120,7 +120,7 @@ class DATTA(Method):
             return network(images), None
 
     def loss(self, step: Step, state: State) -> Objective:
-        moments, made = step.from_forward(Measured)
+        moments, made = step.from_forward(MeasuredMoments)
         loss = moments.distance(step.constants[MEANS], step.constants[VARIANCES])
         confident = step.logits.detach().softmax(1).amax(1) > self.confidence
         if confident.any():

@@ -53,6 +53,7 @@ class DPLOT(WarmTeacher):
             "Yu and others",
             "Domain-Specific Block Selection and Paired-View Pseudo-Labeling for Online Test-Time Adaptation",
             "CVPR 2024",
+            code="gist-ailab/domain-specific-block-selection-and-paired-view-pseudo-labeling-for-online-TTA",
         ),
         needs="a linear classifier head",
     )
@@ -213,30 +214,30 @@ def block_names(model: nn.Module) -> list[str]:
     >>> block_names(nn.Sequential(nn.Identity(), stage, nn.Flatten(), nn.Linear(3, 2)))
     ['1.0', '1.2']
     """
-    head, found = head_of(model)[0], [""]
-    while len(found) == 1:
-        deeper = [name for name in _elements(model.get_submodule(found[0]), found[0]) if name != head]
+    head, blocks = head_of(model)[0], [""]
+    while len(blocks) == 1:
+        deeper = [name for name in _elements(model.get_submodule(blocks[0]), blocks[0]) if name != head]
         if not deeper:
             break
-        found = deeper
-    if found == [""]:
+        blocks = deeper
+    if blocks == [""]:
         raise ValueError(
             "DPLOT looks for blocks in nn.Sequential and nn.ModuleList, and this network has none: name its blocks, as "
             "in blocks=('layer1', 'layer2')"
         )
-    return found
+    return blocks
 
 
 def _elements(module: nn.Module, name: str) -> list[str]:
     """Names of the outermost elements of sequences in `module`, which is called `name`, that have parameters."""
-    found = []
+    elements = []
     for leaf, child in module.named_children():
         path = f"{name}.{leaf}" if name else leaf
         if not isinstance(module, (nn.Sequential, nn.ModuleList)):
-            found += _elements(child, path)
+            elements += _elements(child, path)
         elif next(child.parameters(), None) is not None:
-            found.append(path)
-    return found
+            elements.append(path)
+    return elements
 
 
 def spans_of(arena: Arena, block: str) -> list[slice]:

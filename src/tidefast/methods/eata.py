@@ -14,7 +14,7 @@ from tidefast.core.network import Network
 from tidefast.core.source import SourceData
 from tidefast.core.state import State
 from tidefast.core.step import Objective, Step
-from tidefast.methods.about import About, Paper
+from tidefast.methods.about import About
 from tidefast.methods.base import registry
 from tidefast.methods.eta import ETA
 
@@ -32,12 +32,7 @@ class EATA(ETA):
         family="Entropy",
         adapts="scale and shift",
         equation=r"L = L_{ETA} + \lambda \sum_k F_k (\theta_k - \theta_{0,k})^2",
-        paper=Paper(
-            "Niu and others",
-            "Efficient Test-Time Model Adaptation without Forgetting",
-            "ICML 2022",
-            code="mr-eggplant/EATA",
-        ),
+        paper=ETA.about.paper,
     )
 
     prepared_with: ClassVar[tuple[str, ...]] = ("source_samples",)

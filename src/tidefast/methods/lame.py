@@ -40,10 +40,7 @@ class LAME(Source):
         W_{ij} = \exp\left( -\frac{\|f_i - f_j\|^2}{2\sigma^2} \right)
         """,
         paper=Paper(
-            "Boudiaf and others",
-            "Parameter-free Online Test-time Adaptation",
-            "CVPR 2022",
-            code="fiveai/LAME",
+            "Boudiaf and others", "Parameter-free Online Test-time Adaptation", "CVPR 2022", code="fiveai/LAME"
         ),
         needs="a linear classifier head",
     )

@@ -37,10 +37,7 @@ class RoTTA(MemoryTeacher):
         \xi \leftarrow m\,\xi + (1-m)\,\theta, \qquad \mu \leftarrow (1-\alpha)\,\mu + \alpha\,\mu_\text{memory}
         """,
         paper=Paper(
-            "Yuan, Xie and Li",
-            "Robust Test-Time Adaptation in Dynamic Scenarios",
-            "CVPR 2023",
-            code="BIT-DA/RoTTA",
+            "Yuan, Xie and Li", "Robust Test-Time Adaptation in Dynamic Scenarios", "CVPR 2023", code="BIT-DA/RoTTA"
         ),
         needs="images of one size",
         cost="one of the batch, the others of the memory",

@@ -51,6 +51,7 @@ class SANTA(Method):
             "Chakrabarty, Sreenivas and Biswas",
             "SANTA: Source Anchoring Network and Target Alignment for Continual Test Time Adaptation",
             "TMLR 2023",
+            code="goirik-chakrabarty/SANTA",
         ),
         needs="a linear classifier head",
     )

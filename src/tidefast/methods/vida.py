@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, NamedTuple
 
@@ -15,6 +15,7 @@ from torch.nn.utils import parametrize
 
 from tidefast.augment.colour import ColourAffineBlur, call_augmentation
 from tidefast.core.constraints import Count, CountOrZero, NonNegative, Share
+from tidefast.core.mode import Mode
 from tidefast.core.network import Network
 from tidefast.core.normalization import Statistics
 from tidefast.core.source import SourceData
@@ -178,7 +179,7 @@ class ViDA(MeanTeacher):
         return self.views_compared + 2.0, 1.0  # the views and the batch by the teacher, the batch by the student
 
 
-class Allotment:
+class Allotment(Mode):
     """How much the narrow and the wide adapters of one network count: 1 and 1, but within `giving`."""
 
     def __init__(self) -> None:
@@ -190,14 +191,9 @@ class Allotment:
         """That of a network with adapters."""
         return next(module.allotment for module in network.module.modules() if isinstance(module, Adapters))
 
-    @contextmanager
-    def giving(self, scales: Scales) -> Iterator[None]:
+    def giving(self, scales: Scales) -> AbstractContextManager[None]:
         """Within the block the adapters count as much as `scales` says."""
-        self.scales = scales
-        try:
-            yield
-        finally:
-            self.scales = Scales()
+        return self.during(scales=scales)
 
 
 class Adapters(nn.Module):

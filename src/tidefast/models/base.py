@@ -29,7 +29,9 @@ class ModelEntry(ABC):
         """The network with its trained weights, in evaluation mode; images in [0, 1], [N, 3, H, W], to logits."""
 
 
-registry: Registry[ModelEntry] = Registry("model", ModelEntry)
+registry: Registry[ModelEntry] = Registry(
+    "model", ModelEntry, own="a network of your own is module:function, which returns it"
+)
 
 
 def load(name: Given, **options: Any) -> nn.Module:
@@ -42,20 +44,20 @@ def load(name: Given, **options: Any) -> nn.Module:
     >>> load("bundled-resnet")(torch.rand(1, 3, 32, 32)).shape
     torch.Size([1, 10])
     """
-    found = _found(name, options)
-    return found.load() if isinstance(found, ModelEntry) else found
+    entry = _found(name, options)
+    return entry.load() if isinstance(entry, ModelEntry) else entry
 
 
 def build(name: Given, **options: Any) -> nn.Module:
     """The network that `load` would return, untrained; what `module:function` returns, as it is."""
-    found = _found(name, options)
-    return found.build() if isinstance(found, ModelEntry) else found
+    entry = _found(name, options)
+    return entry.build() if isinstance(entry, ModelEntry) else entry
 
 
 def _found(name: Given, options: dict[str, Any]) -> ModelEntry | nn.Module:
     specification = Specification.parse(name).but(**options)
     what = f"model {specification.name!r}"
-    found: object = called(what, registry.bound(specification))
-    if not isinstance(found, (ModelEntry, nn.Module)):
-        raise SpecificationError(f"{what} must give a torch.nn.Module, got {type(found).__name__}")
-    return found
+    entry: object = called(what, registry.bound(specification))
+    if not isinstance(entry, (ModelEntry, nn.Module)):
+        raise SpecificationError(f"{what} must give a torch.nn.Module, got {type(entry).__name__}")
+    return entry

@@ -8,7 +8,9 @@ from typing import ClassVar
 import safetensors.torch
 from torch import nn
 
+from tidefast.core.bundle import bundled_1k
 from tidefast.models.base import ModelEntry, registry
+from tidefast.models.efficientnet import EfficientNetLite0
 from tidefast.models.resnet import SmallResNet
 from tidefast.models.vit import SmallViT
 
@@ -18,9 +20,13 @@ class Bundled(ModelEntry):
 
     file: ClassVar[str]
 
+    def content(self) -> bytes:
+        """Of the file."""
+        return resources.files("tidefast.models").joinpath(self.file).read_bytes()
+
     def load(self) -> nn.Module:
         network = self.build()
-        stored = safetensors.torch.load(resources.files("tidefast.models").joinpath(self.file).read_bytes())
+        stored = safetensors.torch.load(self.content())
         # Stored in half precision, computed in single.
         wide = {key: value.float() if value.is_floating_point() else value for key, value in stored.items()}
         network.load_state_dict(wide)
@@ -45,3 +51,16 @@ class BundledViT(Bundled):
 
     def build(self) -> nn.Module:
         return SmallViT(stem=32, widths=(64, 128), depths=(1, 3), heads=(2, 4))
+
+
+@registry.register("bundled-lite0")
+class BundledLite0(Bundled):
+    """EfficientNet-Lite0 with BatchNorm, trained on ImageNet: a thousand classes."""
+
+    file = "lite0.safetensors"
+
+    def content(self) -> bytes:
+        return bundled_1k(self.file)
+
+    def build(self) -> nn.Module:
+        return EfficientNetLite0()

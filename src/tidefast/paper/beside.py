@@ -179,9 +179,9 @@ def _rows(
     empty = len(cells(Cell(), Cell()))
     rows = []
     for row in arrangement.rows:
-        found = [_pair(comparison, row, column, counterpart) for column in arrangement.columns]
-        if any(found):
-            flat = [cell for pair in found for cell in (cells(*pair) if pair else [Cell()] * empty)]
+        pairs = [_pair(comparison, row, column, counterpart) for column in arrangement.columns]
+        if any(pairs):
+            flat = [cell for pair in pairs for cell in (cells(*pair) if pair else [Cell()] * empty)]
             rows.append(Row(arrangement.label(row), tuple(flat), arrangement.group(row)))
     return tuple(rows)
 

@@ -45,25 +45,28 @@ def segments(run: Run) -> list[Segment]:
     return [Segment(domain, at, len(list(group))) for (domain, at), group in itertools.groupby(pairs)]
 
 
-def lengths(found: Sequence[Segment]) -> tuple[float, float, float]:
+def lengths(segments: Sequence[Segment]) -> tuple[float, float, float]:
     """Segments in a visit, batches of its longest and of its shortest; means over visits.
 
     >>> lengths([Segment("fog", 0, 3), Segment("snow", 0, 1), Segment("fog", 1, 4)])
     (1.5, 3.5, 2.5)
     """
-    by_visit = [[one.batches for one in group] for _, group in itertools.groupby(found, key=lambda one: one.visit)]
+    by_visit = [
+        [segment.batches for segment in group]
+        for _, group in itertools.groupby(segments, key=lambda segment: segment.visit)
+    ]
     count, longest, shortest = (np.mean([of(batches) for batches in by_visit]) for of in (len, max, min))
     return float(count), float(longest), float(shortest)
 
 
-def strip(axes: Axes, found: Sequence[Segment], names: Sequence[str]) -> None:
+def strip(axes: Axes, segments: Sequence[Segment], names: Sequence[str]) -> None:
     """Draw the segments as a strip, visit v from v - 1/2 to v + 1/2; `names`: all domains of the figure."""
-    edges = _edges(found)
+    edges = _edges(segments)
     for domain in names:
         spans = [
             (left, right - left)
-            for left, right, one in zip(edges, edges[1:], found, strict=False)
-            if one.domain == domain
+            for left, right, segment in zip(edges, edges[1:], segments, strict=False)
+            if segment.domain == domain
         ]
         fill = FILLS[names.index(domain) % len(FILLS)]
         axes.broken_barh(spans, (0, 1), facecolors=fill, edgecolors="none", linewidth=0, antialiased=False)
@@ -84,12 +87,12 @@ def legend(drawn: Figure, names: Sequence[str]) -> None:
     )
 
 
-def _edges(found: Sequence[Segment]) -> Floats:
+def _edges(segments: Sequence[Segment]) -> Floats:
     """Where segments begin and end, counted in visits."""
     totals: dict[int, int] = {}
-    for one in found:
-        totals[one.visit] = totals.get(one.visit, 0) + one.batches
-    shares = np.array([one.batches / totals[one.visit] for one in found])
+    for segment in segments:
+        totals[segment.visit] = totals.get(segment.visit, 0) + segment.batches
+    shares = np.array([segment.batches / totals[segment.visit] for segment in segments])
     edges: Floats = np.concatenate([[0.5], 0.5 + np.cumsum(shares)])
     return edges
 
@@ -127,7 +130,7 @@ class Dynamics:
 
     def of(self, kind: str) -> list[Boundary]:
         """The boundaries with a rise, or a decline."""
-        return [one for one in self.boundaries if one.kind == kind]
+        return [boundary for boundary in self.boundaries if boundary.kind == kind]
 
 
 def starts(domains: list[str]) -> metrics.Counts:
@@ -148,9 +151,9 @@ def changes(values: metrics.Floats) -> metrics.Floats:
     means = np.full(len(values) + 1, np.nan)
     if len(values) >= NEAR:
         means[: len(values) - NEAR + 1] = np.lib.stride_tricks.sliding_window_view(values, NEAR).mean(axis=1)
-    found = np.full(len(values), np.nan)
-    found[NEAR:] = means[NEAR:-1] - means[: -NEAR - 1]
-    return found
+    differences = np.full(len(values), np.nan)
+    differences[NEAR:] = means[NEAR:-1] - means[: -NEAR - 1]
+    return differences
 
 
 def dynamics(run: Run) -> Dynamics:
@@ -170,7 +173,7 @@ def dynamics_of(domains: list[str], concentration: metrics.Floats, resets: metri
     elsewhere = change[(since >= NEAR) & (until >= NEAR) & np.isfinite(change)]
     usual = float(elsewhere.std()) if len(elsewhere) > 1 else math.nan
     near, followed = since < NEAR, np.isin(batches, resets)
-    found = tuple(
+    boundaries = tuple(
         Boundary(
             int(t),
             domains[t - 1],
@@ -181,7 +184,7 @@ def dynamics_of(domains: list[str], concentration: metrics.Floats, resets: metri
         )
         for t, end in zip(at, [*at[1:], len(domains)], strict=True)
     )
-    return Dynamics(found, usual, _share(followed[near]), _share(followed[~near]))
+    return Dynamics(boundaries, usual, _share(followed[near]), _share(followed[~near]))
 
 
 def _share(flags: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> float:

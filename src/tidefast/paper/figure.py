@@ -75,15 +75,15 @@ def panels(
 
 def letter(axes: Sequence[Axes]) -> None:
     """Mark panels a, b, c."""
-    for at, one in enumerate(axes):
-        one.set_title("abcdefghijkl"[at], loc="left", fontweight="bold")
+    for at, axis in enumerate(axes):
+        axis.set_title("abcdefghijkl"[at], loc="left", fontweight="bold")
 
 
 def legend(drawn: Figure, axes: Iterable[Axes]) -> None:
     """One legend for all panels, below them."""
     handles = {}
-    for one in axes:
-        handles.update({label: handle for handle, label in zip(*one.get_legend_handles_labels(), strict=True)})
+    for axis in axes:
+        handles.update({label: handle for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)})
     drawn.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=min(4, len(handles)))
 
 
@@ -125,8 +125,8 @@ def line_styles(labels: Sequence[str]) -> dict[str, dict[str, Any]]:
     ([True, True, False], ['-', '--', '-'])
     """
     own = {label: colour(label) for label in labels if colour(label, "")}
-    unused = [one for one in PALETTE if one not in own.values()] or PALETTE
-    free = sorted(unused, key=lambda one: one in _KNOWN.values())
+    unused = [candidate for candidate in PALETTE if candidate not in own.values()] or PALETTE
+    free = sorted(unused, key=lambda candidate: candidate in _KNOWN.values())
     others = [label for label in labels if label not in own]
     colours = own | {label: free[at % len(free)] for at, label in enumerate(others)}
     used: dict[str, int] = {}

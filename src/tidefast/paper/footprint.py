@@ -37,17 +37,19 @@ class Needs:
 def weigh(experiments: Sequence[Experiment], *, batch: int = BATCH, rounds: int = ROUNDS) -> list[Needs]:
     """What each of some contestants needs on the stream of the first, in batches of a size; they take turns."""
     stream = assembly.stream_of(dataclasses.replace(experiments[0], batch=batch, steps=4))
-    images = [one.images for one in stream.batches()]
-    plain = [dataclasses.replace(one, reset=Specification("never")) for one in experiments]
-    sides = {one.digest: one for one in (*plain, *experiments)}
-    made = {key: assembly.adapter_of(one, assembly.model_of(one), stream) for key, one in sides.items()}
+    images = [batch.images for batch in stream.batches()]
+    plain = [dataclasses.replace(experiment, reset=Specification("never")) for experiment in experiments]
+    sides = {experiment.digest: experiment for experiment in (*plain, *experiments)}
+    made = {
+        key: assembly.adapter_of(experiment, assembly.model_of(experiment), stream) for key, experiment in sides.items()
+    }
     times = speed.alternate({key: _caller(adapter, images) for key, adapter in made.items()}, rounds)
     needs = []
-    for one, base in zip(experiments, plain, strict=True):
-        model, arena = assembly.model_of(one), made[one.digest].network.arena
+    for experiment, base in zip(experiments, plain, strict=True):
+        model, arena = assembly.model_of(experiment), made[experiment.digest].network.arena
         own = sum(tensor.numel() for tensor in [*model.parameters(), *model.buffers()])
-        against = [took / usual for took, usual in zip(times[one.digest], times[base.digest], strict=True)]
-        needs.append(Needs(len(arena), _held(one, images[0][:16]), own, statistics.median(against)))
+        against = [took / usual for took, usual in zip(times[experiment.digest], times[base.digest], strict=True)]
+        needs.append(Needs(len(arena), _held(experiment, images[0][:16]), own, statistics.median(against)))
     return needs
 
 

@@ -33,8 +33,11 @@ def names(experiments: Sequence[Experiment], *, placed: bool = False) -> list[st
     >>> names([Experiment("drift", "eta", batch=8, seed=43), Experiment("drift", "eta", batch=8, seed=44)])
     ['ETA, seed 43', 'ETA, seed 44']
     """
-    placed = placed or len({one.stream.label for one in experiments}) > 1
-    return apart([one.label + (f", {one.stream.label}" if placed else "") for one in experiments], experiments)
+    placed = placed or len({experiment.stream.label for experiment in experiments}) > 1
+    return apart(
+        [experiment.label + (f", {experiment.stream.label}" if placed else "") for experiment in experiments],
+        experiments,
+    )
 
 
 def streams(experiments: Sequence[Experiment]) -> list[str]:
@@ -43,7 +46,10 @@ def streams(experiments: Sequence[Experiment]) -> list[str]:
     >>> streams([Experiment("drift", "eta"), Experiment("drift", "eta", reset="asr")])
     ['drift', 'drift']
     """
-    return apart([one.stream.label for one in experiments], [Experiment(one.stream, "-") for one in experiments])
+    return apart(
+        [experiment.stream.label for experiment in experiments],
+        [Experiment(experiment.stream, "-") for experiment in experiments],
+    )
 
 
 def contestants(experiments: Sequence[Experiment]) -> list[str]:
@@ -52,7 +58,7 @@ def contestants(experiments: Sequence[Experiment]) -> list[str]:
     >>> contestants([Experiment("drift", "eta", reset="asr"), Experiment("ccc-mini", "eta", reset="asr")])
     ['ETA + ASR', 'ETA + ASR']
     """
-    return names([dataclasses.replace(one, stream=ANY) for one in experiments])
+    return names([dataclasses.replace(experiment, stream=ANY) for experiment in experiments])
 
 
 def apart(labels: Sequence[str], experiments: Sequence[Experiment]) -> list[str]:
@@ -61,15 +67,15 @@ def apart(labels: Sequence[str], experiments: Sequence[Experiment]) -> list[str]
     >>> apart(["RDumb", "RDumb"], [Experiment("-", "-", reset=f"periodic:every={n}") for n in (200, 500)])
     ['RDumb, every 200', 'RDumb, every 500']
     """
-    said = list(labels)
+    distinct = list(labels)
     clashing: dict[str, list[int]] = {}
-    for at, name in enumerate(said):
+    for at, name in enumerate(distinct):
         clashing.setdefault(name, []).append(at)
     for name, group in clashing.items():
         told = _differences([_facts(experiments[at]) for at in group])
         for at, words in zip(group, told, strict=True):
-            said[at] = ", ".join([name, *words])
-    return said
+            distinct[at] = ", ".join([name, *words])
+    return distinct
 
 
 def add_on(experiment: Experiment) -> str:
@@ -109,13 +115,13 @@ def pooled(runs: Iterable[Run], *, streams: bool = False) -> dict[str, list[Run]
     return dict(zip(names(commons), (members for _, members in groups.values()), strict=True))
 
 
-def featured(found: Sequence[str], limit: int) -> list[str]:
+def featured(contestants: Sequence[str], limit: int) -> list[str]:
     """At most `limit` names for a figure: those of the method that the paper's figures are about come first.
 
     >>> featured(["CMF + ASR", "ETA", "ETA + ASR"], 2)
     ['ETA', 'ETA + ASR']
     """
-    return sorted(found, key=lambda name: name.split(",")[0].split(" + ")[0] != FIRST)[:limit]
+    return sorted(contestants, key=lambda name: name.split(",")[0].split(" + ")[0] != FIRST)[:limit]
 
 
 def where(runs: Sequence[Run]) -> str:
@@ -127,8 +133,8 @@ def where(runs: Sequence[Run]) -> str:
     seeds = {run.experiment.seed for run in runs}
     if len(streams) > 3:
         return ""
-    said = " and ".join(filter(None, [", ".join(streams[:-1]), streams[-1]]))
-    return f" ({said}, {len(seeds)} seeds)" if len(seeds) > 1 else f" ({said})"
+    listed = " and ".join(filter(None, [", ".join(streams[:-1]), streams[-1]]))
+    return f" ({listed}, {len(seeds)} seeds)" if len(seeds) > 1 else f" ({listed})"
 
 
 def _facts(experiment: Experiment) -> dict[str, str]:
@@ -147,9 +153,9 @@ def _facts(experiment: Experiment) -> dict[str, str]:
 
 
 def _differences(facts: Sequence[dict[str, str]]) -> list[list[str]]:
-    keys = list(dict.fromkeys(key for one in facts for key in one))
-    telling = [key for key in keys if len({one.get(key) for one in facts}) > 1]
-    return [[one[key] for key in telling if key in one] for one in facts]
+    keys = list(dict.fromkeys(key for own in facts for key in own))
+    telling = [key for key in keys if len({own.get(key) for own in facts}) > 1]
+    return [[own[key] for key in telling if key in own] for own in facts]
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,22 +189,22 @@ def with_names(runs: Sequence[Run]) -> list[NamedRun]:
     arranged = Arrangement(entries)
     rows = {row: arranged.experiment(row) for row in arranged.rows}
     bases, add_ons, streams = _bases(rows), _add_ons(rows), _streams(arranged)
-    found = []
+    named = []
     for column, stream in zip(arranged.columns, streams, strict=True):
         here = [(row, by_folder[entry.folder]) for row in rows for entry in arranged.at(row, column).values()]
         seen = [Experiment(run.experiment.stream, "-", seed=run.experiment.seed) for _, run in here]
         for (row, run), place in zip(here, apart([stream] * len(seen), seen), strict=True):
-            found.append(NamedRun(run, bases[_base(row)], add_ons[row[1]], stream, place))
-    places, methods = list(dict.fromkeys(one.place for one in found)), list(bases.values())
-    return sorted(found, key=lambda one: (places.index(one.place), methods.index(one.base)))
+            named.append(NamedRun(run, bases[_base(row)], add_ons[row[1]], stream, place))
+    places, methods = list(dict.fromkeys(named_run.place for named_run in named)), list(bases.values())
+    return sorted(named, key=lambda named_run: (places.index(named_run.place), methods.index(named_run.base)))
 
 
 def panels(named_runs: Iterable[NamedRun]) -> dict[tuple[str, str], list[NamedRun]]:
     """Those who meet: by base method and place."""
-    found: dict[tuple[str, str], list[NamedRun]] = {}
-    for one in named_runs:
-        found.setdefault((one.base, one.place), []).append(one)
-    return found
+    met: dict[tuple[str, str], list[NamedRun]] = {}
+    for named_run in named_runs:
+        met.setdefault((named_run.base, named_run.place), []).append(named_run)
+    return met
 
 
 def heading(panel: tuple[str, str], among: Iterable[tuple[str, str]]) -> str:
@@ -213,8 +219,8 @@ def standing(value: float, other: float) -> str:
     >>> standing(69.34, 69.26), standing(69.0, 67.7)
     ('level with', 'above')
     """
-    mine, its = round(value, 1), round(other, 1)
-    return "above" if mine > its else "below" if mine < its else "level with"
+    printed, printed_other = round(value, 1), round(other, 1)
+    return "above" if printed > printed_other else "below" if printed < printed_other else "level with"
 
 
 def _base(row: ContestantKey) -> ContestantKey:
@@ -226,14 +232,14 @@ def _bases(rows: dict[ContestantKey, Experiment]) -> dict[ContestantKey, str]:
     kept = {_base(row): experiment for row, experiment in rows.items()}
     bare = [
         dataclasses.replace(
-            one,
+            experiment,
             stream=ANY,
             reset=Specification("never"),
             seed=0,
             steps=None,
-            batch=None if usual_batch(one) else one.batch,
+            batch=None if usual_batch(experiment) else experiment.batch,
         )
-        for one in kept.values()
+        for experiment in kept.values()
     ]
     return dict(zip(kept, names(bare), strict=True))
 
@@ -241,11 +247,11 @@ def _bases(rows: dict[ContestantKey, Experiment]) -> dict[ContestantKey, str]:
 def _add_ons(rows: dict[ContestantKey, Experiment]) -> dict[str, str]:
     """The reset policies, named among themselves."""
     kept = {row[1]: experiment for row, experiment in rows.items()}
-    bare = [Experiment("-", "-", reset=one.reset) for one in kept.values()]
+    bare = [Experiment("-", "-", reset=experiment.reset) for experiment in kept.values()]
     return dict(zip(kept, apart(list(map(add_on, bare)), bare), strict=True))
 
 
 def _streams(arranged: Arrangement) -> list[str]:
     """The columns, named among themselves."""
     streams = [Experiment(arranged.stream(column), "-", steps=column[1]) for column in arranged.columns]
-    return apart([one.stream.label for one in streams], streams)
+    return apart([experiment.stream.label for experiment in streams], streams)

@@ -13,11 +13,8 @@ import numpy as np
 from tidefast.bench.experiment import Experiment
 from tidefast.bench.results import Run
 from tidefast.paper import naming
-from tidefast.paper.study import StudyError, accuracy, reset_count
+from tidefast.paper.study import StudyError, accuracy, reset_count, stream_pair
 from tidefast.report.sheet import Cell, number
-
-BLOCK = 20
-"""Batches that count as one when chance is estimated: neighbours are not independent."""
 
 
 @dataclass(frozen=True)
@@ -85,15 +82,15 @@ def lines(
 
     `value` is the number that varies (None: the run has none), `common` the fields of an experiment without it.
     """
-    found: dict[str, tuple[Experiment, dict[float, dict[int, Run]]]] = {}
+    groups: dict[str, tuple[Experiment, dict[float, dict[int, Run]]]] = {}
     for run in runs:
         at = value(run)
         if at is None:
             continue
         rest = dataclasses.replace(run.experiment, seed=0, **common(run.experiment))
-        _, points = found.setdefault(rest.digest, (rest, {}))
+        _, points = groups.setdefault(rest.digest, (rest, {}))
         points.setdefault(at, {})[run.experiment.seed] = run
-    kept = [(rest, level) for rest, points in found.values() if len(level := _same_seeds(points)) >= least]
+    kept = [(rest, level) for rest, points in groups.values() if len(level := _same_seeds(points)) >= least]
     commons = [rest for rest, _ in kept]
     alike = len(set(naming.contestants(commons))) == 1  # then the stream says enough
     labels = naming.streams(commons) if alike else naming.names(commons)
@@ -130,9 +127,9 @@ def stacked(frames: Iterable[Mapping[str, Sequence[Any]]]) -> dict[str, list[Any
     return columns
 
 
-def need(found: Sequence[ParameterCurve], what: str) -> None:
+def need(curves: Sequence[ParameterCurve], what: str) -> None:
     """Raise when there is no line: `what` names the runs that would make one."""
-    if not found:
+    if not curves:
         raise StudyError(f"none of these runs can be compared: there must be {what}")
 
 
@@ -146,18 +143,7 @@ def change(runs: Sequence[Run], base: Sequence[Run]) -> Change:
     points = mean(accuracy, runs) - mean(accuracy, base)
     others = {(run.experiment.seed, run.batches): run for run in base}
     pairs = [(run, others.get((run.experiment.seed, run.batches))) for run in runs]
-    errors = [_error(run, other) for run, other in pairs if other is not None]
+    errors = [stream_pair(run, other).error for run, other in pairs if other is not None]
     if not errors or len(errors) < len(pairs):
         return Change(points, math.nan)
     return Change(points, float(np.sqrt(np.sum(np.square(errors)))) / len(errors))
-
-
-def _error(run: Run, other: Run) -> float:
-    """The standard error of the difference of two accuracies in points, from blocks of batches."""
-    gain = np.asarray(run.steps["correct"], float) - np.asarray(other.steps["correct"], float)
-    images = np.asarray(run.steps["images"], float)
-    if not np.array_equal(images, other.steps["images"]) or len(images) < 2 * BLOCK:
-        return math.nan
-    starts = np.arange(0, len(images) - BLOCK + 1, BLOCK)
-    shares = np.add.reduceat(gain, starts) / np.add.reduceat(images, starts)
-    return float(100 * shares.std(ddof=1) / math.sqrt(len(shares)))

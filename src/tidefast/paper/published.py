@@ -92,10 +92,10 @@ def table(which: int | str) -> PaperTable:
     """
     known = _tables()
     wanted = str(which).strip().lower().replace("_", "-").removeprefix("tab:")
-    for found in known.values():
-        if wanted in (str(found.number), found.id.lower()):
-            return found
-    near = difflib.get_close_matches(wanted, [found.id for found in known.values()], n=1)
+    for paper_table in known.values():
+        if wanted in (str(paper_table.number), paper_table.id.lower()):
+            return paper_table
+    near = difflib.get_close_matches(wanted, [paper_table.id for paper_table in known.values()], n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     raise UnknownNameError(
         f"the paper has no table {which!r}; {hint}there are 1 to {len(known)}; `tidefast paper` lists them"
@@ -105,10 +105,13 @@ def table(which: int | str) -> PaperTable:
 def index() -> Sheet:
     """The list of the tables."""
     rows = tuple(
-        Row(str(found.number), tuple(Cell(text, text) for text in (found.id, found.benchmark or "-", found.title)))
-        for found in tables()
+        Row(
+            str(paper_table.number),
+            tuple(Cell(text, text) for text in (paper_table.id, paper_table.benchmark or "-", paper_table.title)),
+        )
+        for paper_table in tables()
     )
-    remarks = tuple(f"{subject}: {said}." for subject, said in _content()["remarks"])
+    remarks = tuple(f"{subject}: {remark}." for subject, remark in _content()["remarks"])
     return Sheet(
         "paper",
         f"{_content()['title']} ({_content()['venue']})",
@@ -127,13 +130,13 @@ def find(text: str) -> Sheet:
     """
     wanted = plain(text)
     rows = []
-    for found in tables():
-        for row in found.rows:
+    for paper_table in tables():
+        for row in paper_table.rows:
             if wanted in plain(row.method):
-                cells = (Cell(row.method, row.method), Cell(said := _headline(found, row), said))
-                rows.append(Row(f"{found.number} {found.id}", cells, str(found.number)))
+                cells = (Cell(row.method, row.method), Cell(headline := _headline(paper_table, row), headline))
+                rows.append(Row(f"{paper_table.number} {paper_table.id}", cells, str(paper_table.number)))
     if not rows:
-        names = sorted({row.method for found in tables() for row in found.rows}, key=str.lower)
+        names = sorted({row.method for paper_table in tables() for row in paper_table.rows}, key=str.lower)
         near = difflib.get_close_matches(wanted, [plain(name) for name in names], n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise UnknownNameError(f"no row of the paper's tables contains {text!r}{hint}")
@@ -149,11 +152,11 @@ def plain(name: str) -> str:
     return "".join(name.lower().replace("-", "").split())
 
 
-def _headline(found: PaperTable, row: Published) -> str:
+def _headline(paper_table: PaperTable, row: Published) -> str:
     """The values of a row in a line: all of a few, the last of many."""
-    columns = found.columns if len(found.columns) <= 5 else found.columns[-1:]
-    if found.number == 4:
-        columns = found.columns
+    columns = paper_table.columns if len(paper_table.columns) <= 5 else paper_table.columns[-1:]
+    if paper_table.number == 4:
+        columns = paper_table.columns
     return ", ".join(
         f"{column.label} {row.cells[column.key].text}" for column in columns if row.cells[column.key].value is not None
     )

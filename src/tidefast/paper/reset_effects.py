@@ -25,30 +25,30 @@ class Effects:
     runs: list[Run]
     count: int
     depth: float
-    found: metrics.ResetEffects
+    measured: metrics.ResetEffects
     of: metrics.Counts
     """For each entry of `found` its run and its batch, [resets, 2]."""
     around: metrics.Floats
     """Accuracy [resets, BEFORE + AFTER], nan beyond the neighbouring resets and the ends of the stream."""
+    pseudo: metrics.ResetEffects
+    """The same around pseudo-resets, a few batches after each."""
     chance: float
     """How far the ten batches after would lie from the ten before, on average, had the resets no effect at all."""
 
 
 def effects_of(runs: list[Run]) -> Effects:
     """The resets of runs that differ in the seed only."""
-    each, of, around, noise = [], [], [], []
+    each, pseudo, of, around, noise = [], [], [], [], []
     for at, run in enumerate(runs):
         shares, resets = run.batch_accuracy, run.resets
         each.append(metrics.reset_effects(shares, resets))
+        pseudo.append(metrics.reset_effects(shares, metrics.pseudo_resets(resets, len(shares))))
         with_effect = resets[resets < len(shares) - 1]
         of += [(at, int(t)) for t in with_effect]
         around.append(aligned(shares, resets)[: len(with_effect)])
         images = aligned(run.steps["images"].astype(float), resets)[: len(with_effect)]
         noise.append(by_chance(around[-1], images))
     depths = np.concatenate([run.reset_fraction for run in runs])
-    found = metrics.ResetEffects(
-        np.concatenate([one.change for one in each]), np.concatenate([one.delay for one in each])
-    )
     count = int((depths > 0).sum())
     depth = float(depths[depths > 0].mean()) if count else math.nan
     chance = np.concatenate(noise)
@@ -56,11 +56,17 @@ def effects_of(runs: list[Run]) -> Effects:
         runs,
         count,
         depth,
-        found,
+        _together(each),
         np.array(of, np.int64).reshape(-1, 2),
         np.concatenate(around),
+        _together(pseudo),
         float(chance.mean()) if len(chance) else math.nan,
     )
+
+
+def _together(each: list[metrics.ResetEffects]) -> metrics.ResetEffects:
+    change, delay = (np.concatenate([getattr(effects, name) for effects in each]) for name in ("change", "delay"))
+    return metrics.ResetEffects(change, delay)
 
 
 def aligned(accuracy: metrics.Floats, resets: metrics.Counts) -> metrics.Floats:

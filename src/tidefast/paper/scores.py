@@ -44,46 +44,46 @@ class Score:
 
 def scores(runs: Sequence[Run]) -> list[Score]:
     """Every contestant on every stream, in the order of `with_names`; seeds and the like are averaged over."""
-    found: dict[tuple[str, str], list[NamedRun]] = {}
-    for one in with_names(runs):
-        found.setdefault((one.label, one.stream), []).append(one)
-    return [Score(tuple(same), tuple(accuracy(one.run) for one in same)) for same in found.values()]
+    groups: dict[tuple[str, str], list[NamedRun]] = {}
+    for named_run in with_names(runs):
+        groups.setdefault((named_run.label, named_run.stream), []).append(named_run)
+    return [Score(tuple(same), tuple(accuracy(named_run.run) for named_run in same)) for same in groups.values()]
 
 
-def sheet(key: str, title: str, found: Sequence[Score], notes: Sequence[str] = ()) -> Sheet:
+def sheet(key: str, title: str, all_scores: Sequence[Score], notes: Sequence[str] = ()) -> Sheet:
     """Contestants in rows, streams in columns."""
-    streams = list(dict.fromkeys(one.first.stream for one in found))
-    at = {(one.first.label, one.first.stream): one for one in found}
+    streams = list(dict.fromkeys(score.first.stream for score in all_scores))
+    at = {(score.first.label, score.first.stream): score for score in all_scores}
     rows = []
-    for label, base in {one.first.label: one.first.base for one in found}.items():
+    for label, base in {score.first.label: score.first.base for score in all_scores}.items():
         met = [at.get((label, stream)) for stream in streams]
-        cells = (Cell() if one is None else number(one.mean, std=one.std) for one in met)
+        cells = (Cell() if score is None else number(score.mean, std=score.std) for score in met)
         rows.append(Row(label, tuple(cells), base))
-    repeated = max(len(one.values) for one in found)
+    repeated = max(len(score.values) for score in all_scores)
     notes = [*notes, *([f"± standard deviation over repetitions, at most {repeated}"] if repeated > 1 else [])]
     return Sheet(key, title, "contestant", tuple(streams), tuple(rows), tuple(notes))
 
 
-def frame(found: Sequence[Score]) -> dict[str, list[Any]]:
+def frame(all_scores: Sequence[Score]) -> dict[str, list[Any]]:
     """Every run."""
-    runs = [pair for one in found for pair in zip(one.named_runs, one.values, strict=True)]
-    rows = [(one.label, one.stream, one.place, value) for one, value in runs]
+    runs = [pair for score in all_scores for pair in zip(score.named_runs, score.values, strict=True)]
+    rows = [(named_run.label, named_run.stream, named_run.place, value) for named_run, value in runs]
     return analysis.frame(("contestant", "stream", "place", "accuracy"), rows)
 
 
-def bars(axes: Axes, found: Sequence[Score], streams: Sequence[str], names: Sequence[str]) -> None:
+def bars(axes: Axes, all_scores: Sequence[Score], streams: Sequence[str], names: Sequence[str]) -> None:
     """A bar for each score, in groups by stream; `streams`, `names`: all streams and reset policies of the figure."""
     stroke = line_styles(names)
-    present = [name for name in names if any(one.first.add_on == name for one in found)]
+    present = [name for name in names if any(score.first.add_on == name for score in all_scores)]
     width = 0.8 / max(1, len(present))
     for at, name in enumerate(present):
-        own = [one for one in found if one.first.add_on == name]
-        places = [streams.index(one.first.stream) - 0.4 + (at + 0.5) * width for one in own]
+        own = [score for score in all_scores if score.first.add_on == name]
+        places = [streams.index(score.first.stream) - 0.4 + (at + 0.5) * width for score in own]
         drawn = axes.bar(
             places,
-            [one.mean for one in own],
+            [score.mean for score in own],
             0.92 * width,
-            yerr=[one.std or 0.0 for one in own] if any(one.std for one in own) else None,
+            yerr=[score.std or 0.0 for score in own] if any(score.std for score in own) else None,
             color=stroke[name]["color"],
             error_kw={"lw": 0.7},
             label=name,
@@ -95,9 +95,9 @@ def bars(axes: Axes, found: Sequence[Score], streams: Sequence[str], names: Sequ
     axes.set_ylim(bottom=0)
 
 
-def add_ons(found: Sequence[Score]) -> list[str]:
+def add_ons(all_scores: Sequence[Score]) -> list[str]:
     """The reset policies there are, in order."""
-    return list(dict.fromkeys(one.first.add_on for one in found))
+    return list(dict.fromkeys(score.first.add_on for score in all_scores))
 
 
 def size(panels: int, bars_in_each: int) -> float:

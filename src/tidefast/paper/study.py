@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from tidefast.bench import Progress, assembly, protocols, sweep
+from tidefast.bench import Progress, assembly, metrics, protocols, sweep
 from tidefast.bench.experiment import Experiment
 from tidefast.bench.results import RESULT, Run, find, load
 from tidefast.errors import TidefastError
@@ -24,7 +24,7 @@ class StudyError(TidefastError):
 
 def missing(wanted: Iterable[Experiment], folder: Path) -> list[Experiment]:
     """The experiments that have no finished run below the folder."""
-    return [one for one in _distinct(wanted) if not (folder / one.key / RESULT).is_file()]
+    return [experiment for experiment in _distinct(wanted) if not (folder / experiment.key / RESULT).is_file()]
 
 
 def obtain(
@@ -38,17 +38,23 @@ def obtain(
     """The finished runs of the experiments, in their order; those that are not there are run, below the folder."""
     chosen = _distinct(wanted)
     if missing(chosen, folder):
-        failed = [one for one in sweep(chosen, folder, jobs=jobs, threads=threads, watch=watch) if one.error]
+        failed = [
+            outcome for outcome in sweep(chosen, folder, jobs=jobs, threads=threads, watch=watch) if outcome.error
+        ]
         if failed:
             raise StudyError(
                 f"{len(failed)} of {len(chosen)} runs failed, the first {failed[0].experiment.key}: {failed[0].error}"
             )
-    return [load(folder / one.key) for one in chosen]
+    return [load(folder / experiment.key) for experiment in chosen]
 
 
 def there(wanted: Iterable[Experiment], folder: Path) -> dict[str, Run]:
     """The finished runs of the experiments below the folder, by their keys."""
-    return {one.key: load(folder / one.key) for one in _distinct(wanted) if (folder / one.key / RESULT).is_file()}
+    return {
+        experiment.key: load(folder / experiment.key)
+        for experiment in _distinct(wanted)
+        if (folder / experiment.key / RESULT).is_file()
+    }
 
 
 def finished(folders: Iterable[str | os.PathLike[str]]) -> list[Run]:
@@ -93,6 +99,11 @@ def accuracy(run: Run) -> float:
     return protocols.accuracy(run.experiment, result_of(run))
 
 
+def stream_pair(run: Run, other: Run) -> metrics.StreamPair:
+    """Two finished runs on one stream: by how much the first is above, and on which batches."""
+    return metrics.StreamPair.of(accuracy(run) - accuracy(other), run.answers, other.answers)
+
+
 def reset_count(run: Run) -> float:
     """How often a finished run was reset."""
     return float(result_of(run)["resets"]["count"])
@@ -106,4 +117,4 @@ def result_of(run: Run) -> dict[str, Any]:
 
 
 def _distinct(wanted: Iterable[Experiment]) -> list[Experiment]:
-    return list({one.key: one for one in wanted}.values())
+    return list({experiment.key: experiment for experiment in wanted}.values())

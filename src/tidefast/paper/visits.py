@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tidefast.bench import metrics
 from tidefast.bench.metrics import Floats
 from tidefast.bench.results import Run
@@ -33,6 +35,13 @@ class Course:
     """In a visit."""
 
     @property
+    def error(self) -> Floats:
+        """One standard error of the accuracy of each visit, in points, by the number of its images."""
+        shares = self.accuracy / 100
+        errors: Floats = 100 * np.sqrt(shares * (1 - shares) / self.images)
+        return errors
+
+    @property
     def mean(self) -> float:
         """The mean accuracy of the visits."""
         return float(self.accuracy.mean())
@@ -48,21 +57,21 @@ def recurs(run: Run) -> bool:
 
 def courses(runs: Sequence[Run], telling: Callable[[Run], bool] = lambda run: True) -> Panels:
     """The runs by base method and place: of a large set, only where a `telling` run is; all when there is none."""
-    found = panels(with_names(runs))
-    chosen = {panel: met for panel, met in found.items() if any(telling(one.run) for one in met)}
-    return {panel: [_course(one) for one in met] for panel, met in (chosen or found).items()}
+    by_panel = panels(with_names(runs))
+    chosen = {panel: met for panel, met in by_panel.items() if any(telling(named_run.run) for named_run in met)}
+    return {panel: [_course(named_run) for named_run in met] for panel, met in (chosen or by_panel).items()}
 
 
-def marks(found: Panels, wanted: Sequence[int]) -> list[int]:
+def marks(by_panel: Panels, wanted: Sequence[int]) -> list[int]:
     """The visits that a table shows: those wanted, or the last where there are fewer."""
-    last = max(len(course.accuracy) for met in found.values() for course in met)
+    last = max(len(course.accuracy) for met in by_panel.values() for course in met)
     return sorted({min(visit, last) for visit in wanted})
 
 
 def sheet(
     key: str,
     title: str,
-    found: Panels,
+    by_panel: Panels,
     wanted: Sequence[int],
     values: Callable[[Course], Floats],
     *,
@@ -72,9 +81,9 @@ def sheet(
     notes: Sequence[str] = (),
 ) -> Sheet:
     """A row for each course: its values at some visits, and their mean over all; `first` are columns before them."""
-    shown = marks(found, wanted)
+    shown = marks(by_panel, wanted)
     rows = []
-    for (base, place), met in found.items():
+    for (base, place), met in by_panel.items():
         for course in met:
             line = values(course)
             cells = [number(float(line[at - 1]) if at <= len(line) else None, decimals, signed=signed) for at in shown]
@@ -85,51 +94,62 @@ def sheet(
     return Sheet(key, title, "run", columns, tuple(rows), tuple(notes))
 
 
-def frame(found: Panels) -> dict[str, list[Any]]:
+def frame(by_panel: Panels) -> dict[str, list[Any]]:
     """Every visit of every course."""
     rows = [
-        (one.named_run.label, one.named_run.place, at, float(accuracy), float(recovery))
-        for met in found.values()
-        for one in met
-        for at, (accuracy, recovery) in enumerate(zip(one.accuracy, one.recovery, strict=True), start=1)
+        (course.named_run.label, course.named_run.place, at, float(accuracy), float(recovery))
+        for met in by_panel.values()
+        for course in met
+        for at, (accuracy, recovery) in enumerate(zip(course.accuracy, course.recovery, strict=True), start=1)
     ]
     return analysis.frame(("contestant", "place", "visit", "accuracy", "recovery"), rows)
 
 
-def add_ons(found: Panels) -> list[str]:
+def add_ons(by_panel: Panels) -> list[str]:
     """The reset policies there are, in order."""
-    return list(dict.fromkeys(one.named_run.add_on for met in found.values() for one in met))
+    return list(dict.fromkeys(course.named_run.add_on for met in by_panel.values() for course in met))
 
 
 def plot(axes: Axes, met: Sequence[Course], values: Callable[[Course], Floats], names: Sequence[str]) -> None:
-    """A line for each course; `names`: all reset policies of the figure, which decide how each looks."""
+    """A line for each course; `names`: all reset policies of the figure, which decide how each looks.
+
+    Accuracies have a band of one standard error: the axis is narrow, and most of what moves on it is chance.
+    """
     stroke = marked(names)
-    for one in met:
-        line = values(one)
-        axes.plot(range(1, len(line) + 1), line, label=one.named_run.add_on, **stroke[one.named_run.add_on])
+    for course in met:
+        line, look = values(course), stroke[course.named_run.add_on]
+        visit = range(1, len(line) + 1)
+        axes.plot(visit, line, label=course.named_run.add_on, **look)
+        if line is course.accuracy:
+            axes.fill_between(
+                visit, line - course.error, line + course.error, color=look["color"], alpha=0.12, linewidth=0
+            )
     if not met:
         axes.text(0.5, 0.5, "no runs", color=figure.GREY, ha="center", transform=axes.transAxes)
         return
-    last = max(len(one.accuracy) for one in met)
+    last = max(len(course.accuracy) for course in met)
     step = next((step for step in (1, 2, 5, 10, 20, 50, 100) if last / step <= 8), 200)
     axes.set_xticks(sorted({1, *range(step, last + 1, step)}))
 
 
-def shown(found: Panels) -> Panels:
+def shown(by_panel: Panels) -> Panels:
     """The panels that are drawn."""
-    return dict(list(found.items())[:SHOWN])
+    return dict(list(by_panel.items())[:SHOWN])
 
 
-def caveats(found: Panels) -> list[str]:
+def caveats(by_panel: Panels) -> list[str]:
     """What a reader must know: how far chance goes at one visit, and whether the figure shows everything."""
-    every = [course for met in found.values() for course in met]
+    every = [course for met in by_panel.values() for course in met]
     fewest = min(every, key=lambda course: course.images)
     share = fewest.mean / 100
     error = 200 * math.sqrt(share * (1 - share) / fewest.images)
-    said = [f"A visit has {fewest.images:,} images: two standard errors of its accuracy are {error:.1f} points."]
-    if len(found) > SHOWN:
-        said.append(f"The figure shows the first {SHOWN} of {len(found)} groups; the tables have all.")
-    return said
+    remarks = [
+        f"A visit has {fewest.images:,} images: two standard errors of its accuracy are {error:.1f} points. Bands in "
+        "the figure are one; its axis does not begin at 0, for otherwise nothing could be told apart."
+    ]
+    if len(by_panel) > SHOWN:
+        remarks.append(f"The figure shows the first {SHOWN} of {len(by_panel)} groups; the tables have all.")
+    return remarks
 
 
 def _course(named_run: NamedRun) -> Course:

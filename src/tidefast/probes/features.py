@@ -8,10 +8,12 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from tidefast.core.mode import Mode
+
 M = TypeVar("M", bound=nn.Module)
 
 
-class Features:
+class Features(Mode):
     """The input of the head, the last `nn.Linear` of a model, along with its answer.
 
     A method calls `Features.of(model)` in `configure`, which is before a compiled model is traced, and
@@ -49,11 +51,8 @@ class Features:
 
     def along(self, network: Callable[[Tensor], Tensor], images: Tensor) -> tuple[Tensor, Tensor]:
         """Logits [batch, classes] of the network, and the features [batch, width] of that pass, with their graph."""
-        self._wanted = True
-        try:
+        with self.during(_wanted=True, _seen=None):
             logits, seen = network(images), self._seen
-        finally:
-            self._wanted, self._seen = False, None
         if seen is None:
             raise ValueError(
                 f"the last linear layer, {self.name!r}, did not run; it must be the classifier head, and the model "

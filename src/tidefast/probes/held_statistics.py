@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import cast
 
 import torch
@@ -11,11 +11,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from tidefast.core.mode import Mode
+
 Rule = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 """From a layer's input [batch, channels, ...] and its mean and variance [channels] to those it normalises with."""
 
 
-class HeldStatistics:
+class HeldStatistics(Mode):
     """The BatchNorm layers of a private network; each normalises with its part of a vector that the method keeps.
 
     A layer's mean and variance stand where the arena has its scale and shift, so that a state field with this layout
@@ -76,14 +78,9 @@ class HeldStatistics:
                 return module.held
         return HeldStatistics(torch.zeros(0))
 
-    @contextmanager
-    def using(self, statistics: Tensor) -> Iterator[None]:
+    def using(self, statistics: Tensor) -> AbstractContextManager[None]:
         """Within the block the layers normalise with `statistics`."""
-        vector, self._vector = self._vector, statistics
-        try:
-            yield
-        finally:
-            self._vector = vector
+        return self.during(_vector=statistics)
 
     @contextmanager
     def moving(self, statistics: Tensor, rule: Rule) -> Iterator[Tensor]:
@@ -92,12 +89,9 @@ class HeldStatistics:
         Gives a vector that holds what the rule made, without a graph, once the network has run; `statistics` is not
         written to.
         """
-        outer, self._rule, self._after = self._rule, rule, statistics.clone()
-        try:
-            with self.using(statistics):
-                yield self._after
-        finally:
-            self._rule = outer
+        after = statistics.clone()
+        with self.during(_vector=statistics, _rule=rule, _after=after):
+            yield after
 
 
 class _HeldNorm(nn.Module):

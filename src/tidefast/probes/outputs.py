@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tidefast.core.mode import Mode
 from tidefast.core.normalization import is_normalization
 from tidefast.probes.held_statistics import is_held
 
@@ -52,7 +53,7 @@ class OutputMoments:
         return torch.stack(terms).sum()
 
 
-class Outputs:
+class Outputs(Mode):
     """Watches the normalisation layers of a private network, and measures their outputs when asked to.
 
     Outside of `measuring` nothing is measured.
@@ -66,7 +67,7 @@ class Outputs:
     """
 
     def __init__(self) -> None:
-        self._open: list[OutputMoments] = []  # one for each block of `measuring` that the program is in
+        self._open: tuple[OutputMoments, ...] = ()  # one for each block of `measuring` that the program is in
         self._graph = False
 
     @classmethod
@@ -93,14 +94,9 @@ class Outputs:
 
         Gives the moments, which are those of the latest pass in the block.
         """
-        moments, outer = OutputMoments(), self._graph
-        self._open.append(moments)
-        self._graph = graph or outer
-        try:
+        moments = OutputMoments()
+        with self.during(_open=(*self._open, moments), _graph=graph or self._graph):
             yield moments
-        finally:
-            self._open.pop()
-            self._graph = outer
 
     def __call__(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
         """Called by the network before it runs."""
@@ -114,7 +110,7 @@ class Outputs:
         copy = None
         places = _places(module, output)
         if self._graph:
-            copy, mean, variance = cast(tuple[Tensor, Tensor, Tensor], _Measured.apply(output, places))  # type: ignore[no-untyped-call]  # gap in stubs
+            copy, mean, variance = cast(tuple[Tensor, Tensor, Tensor], _MomentsInPassing.apply(output, places))  # type: ignore[no-untyped-call]  # gap in stubs
         else:
             mean, variance = _moments(output.detach(), places)
         for moments in self._open:
@@ -157,7 +153,7 @@ def _moments(values: Tensor, places: list[int]) -> tuple[Tensor, Tensor]:
     return mean, (values - mean).square_().mean(places, keepdim=True)  # on CPUs far faster than torch.var_mean
 
 
-class _Measured(torch.autograd.Function):
+class _MomentsInPassing(torch.autograd.Function):
     """A copy of `values` with its moments.
 
     Networks go on in place on what a normalisation layer gives (a ReLU, a residual sum): with the copy, for what was

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from tidefast.core.mode import Mode
 
 Watched = Literal["pixels", "attention", "final"]
 
@@ -116,7 +118,7 @@ class SeenTokens:
         return self._tensors[what]
 
 
-class Tokens:
+class Tokens(Mode):
     """Watches the tokens of a vision transformer, and hides patches from it.
 
     It works by hooks on the private model, so that wrappers around the transformer run as they are. A method
@@ -164,29 +166,17 @@ class Tokens:
     @contextmanager
     def watching(self, *what: Watched) -> Iterator[SeenTokens]:
         """Within the block, what is named is seen of each pass; gives that of the latest."""
-        outer, self._seen = self._seen, SeenTokens(self.layout, what)
-        try:
-            yield self._seen
-        finally:
-            self._seen = outer
+        seen = SeenTokens(self.layout, what)
+        with self.during(_seen=seen):
+            yield seen
 
-    @contextmanager
-    def replaced(self, patches: Tensor, by: Tensor) -> Iterator[None]:
+    def replaced(self, patches: Tensor, by: Tensor) -> AbstractContextManager[None]:
         """Within the block, embeddings of the `patches` [batch, patches], a mask, are `by` [width]."""
-        self._replaced = patches, by
-        try:
-            yield
-        finally:
-            self._replaced = None
+        return self.during(_replaced=(patches, by))
 
-    @contextmanager
-    def only(self, kept: Tensor) -> Iterator[None]:
+    def only(self, kept: Tensor) -> AbstractContextManager[None]:
         """Within the block, the blocks see only the patches at `kept` [batch, number], and the tokens before them."""
-        self._kept = kept
-        try:
-            yield
-        finally:
-            self._kept = None
+        return self.during(_kept=kept)
 
     def _after_embedding(self, module: nn.Module, inputs: tuple[Tensor, ...], embeddings: Tensor) -> Tensor | None:
         self._grid = embeddings.shape[-2], embeddings.shape[-1]

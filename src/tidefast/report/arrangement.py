@@ -40,6 +40,7 @@ class Entry:
     failed: bool
     total: int
     summary: dict[str, Any]
+    answers: metrics.Answers = metrics.NO_ANSWERS
 
     @property
     def batches(self) -> int:
@@ -53,18 +54,18 @@ class Entry:
 
 def read(folders: Sequence[str | Path]) -> list[Entry]:
     """Every run below the folders, finished or not; of a run that is there twice, the one that got further."""
-    found: dict[str, Entry] = {}
+    largest: dict[str, Entry] = {}
     for folder in folders:
         for run in bench.find(folder):
             entry = patiently(run.folder, _entry)
             key = json.dumps(entry.experiment.as_plain(), sort_keys=True)
-            if key not in found or entry.batches > found[key].batches:
-                found[key] = entry
-    if not found:
+            if key not in largest or entry.batches > largest[key].batches:
+                largest[key] = entry
+    if not largest:
         raise FolderError(
             f"there are no runs below {', '.join(map(str, folders))}; `tidefast run` and `tidefast sweep` make them"
         )
-    return list(found.values())
+    return list(largest.values())
 
 
 def patiently(folder: Path, read: Callable[[bench.Run], T]) -> T:
@@ -82,7 +83,7 @@ def patiently(folder: Path, read: Callable[[bench.Run], T]) -> T:
 def _entry(run: bench.Run) -> Entry:
     summary = metrics.summary(run, predictions=False)
     failed = not run.complete and (run.folder / "error.txt").is_file()
-    return Entry(run.folder, run.experiment, run.complete, failed, run.total, summary)
+    return Entry(run.folder, run.experiment, run.complete, failed, run.total, summary, run.answers)
 
 
 class Arrangement:
@@ -151,9 +152,11 @@ class Arrangement:
     def source(self, row: ContestantKey) -> ContestantKey | None:
         """The row of the unadapted model with the same network and batch size."""
         experiment = self._experiments[row]
-        for other, its in self._experiments.items():
-            unadapted = (its.method.name, its.reset.name) == ("source", "never")
-            if unadapted and all(_setting(its, name) == _setting(experiment, name) for name in ("model", "batch")):
+        for other, candidate in self._experiments.items():
+            unadapted = (candidate.method.name, candidate.reset.name) == ("source", "never")
+            if unadapted and all(
+                _setting(candidate, name) == _setting(experiment, name) for name in ("model", "batch")
+            ):
                 return other
         return None
 
@@ -165,6 +168,14 @@ class Arrangement:
         plain = (row[0], _text(Specification("never")), *row[2:])
         return plain if plain in self._experiments else None
 
+    def periodic(self, row: ContestantKey) -> dict[str, ContestantKey]:
+        """The rows of the same method with the same settings that are reset at an interval, by the policy's label."""
+        of = self._experiments
+        if of[row].reset.name in ("never", "periodic"):
+            return {}
+        alike = [other for other in self.rows if (other[0], *other[2:]) == (row[0], *row[2:])]
+        return {of[other].label.rpartition(" + ")[2]: other for other in alike if of[other].reset.name == "periodic"}
+
     def pooled(self) -> dict[str, list[str]]:
         """By option of the streams that no column is named for, its values; seeds left out."""
         values: dict[str, set[str]] = {}
@@ -172,7 +183,7 @@ class Arrangement:
             for name in self._pools(entry.experiment.stream):
                 if name != "seed" and name in entry.experiment.stream.options:
                     values.setdefault(name, set()).add(str(entry.experiment.stream.options[name]))
-        return {name: sorted(found) for name, found in values.items()}
+        return {name: sorted(options) for name, options in values.items()}
 
     def _contestant(self, experiment: Experiment) -> ContestantKey:
         settings = ("" if _indifferent(experiment, name) else _setting(experiment, name) for name in _SETTINGS)
@@ -203,8 +214,8 @@ class Arrangement:
         )
 
 
-def _alike(one: Experiment, other: Experiment) -> bool:
-    return (one.method, one.reset) == (other.method, other.reset)
+def _alike(experiment: Experiment, other: Experiment) -> bool:
+    return (experiment.method, experiment.reset) == (other.method, other.reset)
 
 
 def _text(part: Specification) -> str:

@@ -8,9 +8,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from tidefast.bench.metrics import Floats, collapsed
+from tidefast.bench.metrics import (
+    INDEPENDENT,
+    SHIFT,
+    Floats,
+    StreamPair,
+    collapsed,
+    paired_difference,
+)
 from tidefast.report.arrangement import Arrangement, ColumnKey, ContestantKey, Entry, Repetition
-from tidefast.report.sheet import Cell, Row, Sheet, number
+from tidefast.report.sheet import Cell, Row, Sheet, difference, number
 
 VISITS = 20
 """At most so many visits get a column."""
@@ -27,8 +34,8 @@ class Comparison:
 
     def sheets(self) -> list[Sheet]:
         """All tables that have something to say."""
-        found = [self.accuracy(), self.gains(), self.resets(), *self.visits(), self.signs()]
-        return [sheet for sheet in found if sheet.rows]
+        sheets = [self.accuracy(), self.gains(), self.resets(), *self.visits(), self.signs()]
+        return [sheet for sheet in sheets if sheet.rows]
 
     def values(
         self, row: ContestantKey, column: ColumnKey, of: Callable[[Entry], float] | None = None
@@ -36,8 +43,8 @@ class Comparison:
         """What the runs of a cell measured, those that count; in percent, if `of` does not say otherwise."""
         measure = of or (lambda entry: entry.accuracy(self.kind))
         runs = self.arrangement.at(row, column).items()
-        found = {key: measure(entry) for key, entry in runs if self.counts(entry)}
-        return {key: value for key, value in found.items() if not math.isnan(value)}
+        values = {key: measure(entry) for key, entry in runs if self.counts(entry)}
+        return {key: value for key, value in values.items() if not math.isnan(value)}
 
     def counts(self, entry: Entry) -> bool:
         """Whether a run takes part in the means."""
@@ -59,34 +66,55 @@ class Comparison:
         return Sheet("accuracy", "Accuracy, %", "contestant", tuple(columns), tuple(_best(rows)), tuple(notes))
 
     def gains(self) -> Sheet:
-        """Points above the unadapted model, and above the same method without resets, on the same streams and seeds."""
+        """Points above the unadapted model, and above the same method without resets and with RDumb, paired."""
         arrangement = self.arrangement
-        fellows = (("over source", arrangement.source), ("over its base", arrangement.base))
-        rows, columns = [], []
-        for column in arrangement.columns:
-            columns += [f"{arrangement.heading(column)}, {name}" for name, _ in fellows]
+        intervals = dict.fromkeys(name for row in arrangement.rows for name in arrangement.periodic(row))
+        names = ("source", "its base", *intervals)
+        rows = []
         for row in arrangement.rows:
-            cells = [self._gain(row, fellow(row), column) for column in arrangement.columns for _, fellow in fellows]
+            fellows = {
+                "source": arrangement.source(row),
+                "its base": arrangement.base(row),
+                **arrangement.periodic(row),
+            }
+            cells = [self._gain(row, fellows.get(name), column) for column in arrangement.columns for name in names]
             if any(cell.value is not None for cell in cells):
                 rows.append(Row(arrangement.label(row), tuple(cells), arrangement.group(row)))
-        notes = ("Differences of runs on the same stream with the same seed; mean and standard deviation.",)
-        return Sheet("gains", "Gain, points", "contestant", tuple(columns), tuple(rows), notes).compact()
+        columns = [f"{arrangement.heading(column)}, over {name}" for column in arrangement.columns for name in names]
+        sheet = Sheet("gains", "Gain, points", "contestant", tuple(columns), tuple(rows)).compact()
+        counts = {cell.count for row in sheet.rows for cell in row.cells if cell.count is not None}
+        over = f"{counts.pop()} streams" if len(counts) == 1 else "n streams"
+        if counts:
+            shown = [tuple(_with_count(cell, cell.count) for cell in row.cells) for row in sheet.rows]
+            rows = [replace(row, cells=cells) for row, cells in zip(sheet.rows, shown, strict=True)]
+            sheet = replace(sheet, rows=tuple(rows))
+        note = (
+            "Mean difference of runs on the same stream with the same seed, and its bootstrap interval of 95 %, over "
+            f"{over} and over blocks of {INDEPENDENT} batches or more within each; of one stream it is about that one."
+        )
+        return replace(sheet, notes=(note,))
 
     def resets(self) -> Sheet:
         """How often, how deep and with what effect contestants were reset."""
-        columns = ("stream", "resets", "depth, %", "detrimental, %", "their change", "gain of others", "recovery delay")
+        columns = (
+            *("stream", "resets", "batches per reset", "depth, %", "detrimental, %", "by chance, %"),
+            *("their change", "gain of others", "recovery delay"),
+        )
         measures = (
             ("count", 1.0),
+            ("gap", 1.0),
             ("mean_depth", 100.0),
             ("detrimental_share", 100.0),
+            ("detrimental_by_chance", 100.0),
             ("detrimental_mean", 100.0),
             ("beneficial_mean", 100.0),
             ("recovery_delay", 1.0),
         )
         notes = (
             "Depth: share of the layers. Detrimental: the ten batches after the reset are less accurate than the ten "
-            "before; changes in points. Recovery delay: batches until a detrimental reset is made up for, or until the "
-            "next one. Means over the runs of a cell.",
+            f"before; by chance: the same of pseudo-resets, {SHIFT} batches after each; changes in points. Recovery "
+            "delay: batches until a detrimental reset is made up for, or until the next one. Means over the runs "
+            "of a cell.",
         )
 
         def cells(row: ContestantKey, column: ColumnKey) -> list[Cell]:
@@ -123,14 +151,14 @@ class Comparison:
 
     def _visits(self, column: ColumnKey) -> Sheet | None:
         arrangement = self.arrangement
-        found = {row: self._by_visit(row, column, "visits") for row in arrangement.rows}
-        found = {row: table for row, table in found.items() if table.size}
-        if not found:
+        tables = {row: self._by_visit(row, column, "visits") for row in arrangement.rows}
+        tables = {row: table for row, table in tables.items() if table.size}
+        if not tables:
             return None
-        visits = max(table.shape[1] for table in found.values())
+        visits = max(table.shape[1] for table in tables.values())
         shown = np.unique(np.linspace(0, visits - 1, min(visits, VISITS)).round().astype(int)).tolist()
         rows = []
-        for row, table in found.items():
+        for row, table in tables.items():
             means = _nan_mean(table)
             recovered = _nan_mean(self._by_visit(row, column, "knowledge_recovery"))
             cells = [number(100 * means[at] if at < len(means) else None) for at in shown]
@@ -151,7 +179,7 @@ class Comparison:
         lists = [entry.summary[name] for entry in entries if entry.summary[name]]
         length = min(map(len, lists), default=0)
         return np.array(
-            [[math.nan if value is None else value for value in one[:length]] for one in lists], float
+            [[math.nan if value is None else value for value in visits[:length]] for visits in lists], float
         ).reshape(len(lists), length)
 
     def _accuracy(self, row: ContestantKey, column: ColumnKey, count_shown: bool) -> Cell:
@@ -164,7 +192,7 @@ class Comparison:
             seen = sum(entry.batches for entry in unfinished) / max(1, sum(entry.total for entry in unfinished))
             return Cell(f"{seen:.0%} seen", partial=True)
         cell = _summarised(values, partial=bool(unfinished), collapsed=self._collapsed(row, column))
-        return replace(cell, text=f"{cell.text} (n {len(values)})") if count_shown else cell
+        return _with_count(cell, len(values)) if count_shown else cell
 
     def _across(self, row: ContestantKey) -> Cell:
         """The mean over streams, of contestants that ran on all of them."""
@@ -186,7 +214,14 @@ class Comparison:
 
     def _gain(self, row: ContestantKey, fellow: ContestantKey | None, column: ColumnKey) -> Cell:
         pairs = {} if fellow is None or fellow == row else self._paired(row, fellow, column)
-        return _summarised({key: own - other for key, (own, other) in pairs.items()}, signed=True) if pairs else Cell()
+        if fellow is None or not pairs:
+            return Cell()
+        runs, fellow_runs = self.arrangement.at(row, column), self.arrangement.at(fellow, column)
+        met = [
+            StreamPair.of(own - other, runs[key].answers, fellow_runs[key].answers)
+            for key, (own, other) in pairs.items()
+        ]
+        return difference(paired_difference([met]))
 
     def _pairs(self, row: ContestantKey, fellow: ContestantKey, column: ColumnKey) -> list[tuple[float, float]]:
         return list(self._paired(row, fellow, column).values())
@@ -214,8 +249,8 @@ class Comparison:
         for column in self.arrangement.columns:
             heading = self.arrangement.heading(column)
             for row in self.arrangement.rows:
-                if found := cells(row, column):
-                    yield Row(self.arrangement.label(row), (Cell(heading, heading), *found), heading)
+                if measured := cells(row, column):
+                    yield Row(self.arrangement.label(row), (Cell(heading, heading), *measured), heading)
 
     def _meaning(self, counts: set[int]) -> str:
         kinds = {"images": "by image", "domains": "mean over domains", "visits": "mean over visits"}
@@ -228,15 +263,15 @@ class Comparison:
     def _unfinished(self) -> list[str]:
         entries = self.arrangement.entries
         unfinished, failed = sum(not e.complete for e in entries), sum(e.failed for e in entries)
-        said = []
+        remarks = []
         if unfinished:
             how = (
                 "they count with what they have" if self.partial else "left out of the means; --partial counts them in"
             )
-            said.append(f"{unfinished} of {len(entries)} runs are not finished: {how}.")
+            remarks.append(f"{unfinished} of {len(entries)} runs are not finished: {how}.")
         if failed:
-            said.append(f"{failed} of them failed; error.txt in their folders says why.")
-        return said
+            remarks.append(f"{failed} of them failed; error.txt in their folders says why.")
+        return remarks
 
     def _without_source(self) -> list[str]:
         if any(self.arrangement.source(row) is None for row in self.arrangement.rows):
@@ -262,14 +297,14 @@ def _best(rows: Sequence[Row]) -> list[Row]:
     ]
 
 
-def _summarised(
-    values: ValuesByRepetition, *, signed: bool = False, collapsed: bool = False, partial: bool = False
-) -> Cell:
+def _with_count(cell: Cell, count: int | None) -> Cell:
+    return cell if count is None else replace(cell, text=f"{cell.text} (n {count})")
+
+
+def _summarised(values: ValuesByRepetition, *, collapsed: bool = False, partial: bool = False) -> Cell:
     numbers = np.array(list(values.values()))
     std = float(numbers.std()) if len(numbers) > 1 else None
-    return number(
-        float(numbers.mean()), std=std, count=len(numbers), signed=signed, collapsed=collapsed, partial=partial
-    )
+    return number(float(numbers.mean()), std=std, count=len(numbers), collapsed=collapsed, partial=partial)
 
 
 def mean(values: Iterable[float], strict: bool = False) -> float:

@@ -59,16 +59,24 @@ def concentration(content: ReportData, plots: Plots) -> list[Markup]:
     ]
 
 
-def measurements(content: ReportData, plots: Plots) -> list[Markup]:
+def measurements(content: ReportData, plots: Plots, points: int | None = None) -> list[Markup]:
     """For each contestant whose policy measures something else: that, and the resets that follow."""
-    return [_compared(content, history, values, plots) for history in content.started for values in history.compared]
+    return [
+        _compared(content, history, values, plots, points) for history in content.started for values in history.compared
+    ]
 
 
-def _compared(content: ReportData, history: ContestantHistory, values: Mapping[str, Floats], plots: Plots) -> Markup:
+def _compared(
+    content: ReportData,
+    history: ContestantHistory,
+    values: Mapping[str, Floats],
+    plots: Plots,
+    points: int | None = None,
+) -> Markup:
     """The first of the values, in the contestant's colour, against the others, and the resets that follow."""
     first, *others = values
     lead = values[first]
-    at = _widest(lead - values[others[0]] if others else lead)
+    at = _widest(lead - values[others[0]] if others else lead, points or POINTS)
     shown = {name: of_all[at] for name, of_all in values.items()}
     low, high = float(np.nanmin([*shown.values()])), float(np.nanmax([*shown.values()]))
     margin = 0.06 * (high - low) or 0.1
@@ -212,13 +220,13 @@ def _evenly(length: int, points: int) -> Counts:
     return np.unique(np.linspace(0, max(0, length - 1), min(length, points)).round().astype(np.int64))
 
 
-def _widest(excess: Floats) -> Counts:
+def _widest(excess: Floats, points: int) -> Counts:
     """Positions to show of a long line: of every few batches, those where the excess is largest and where it is
     smallest, so that neither a peak nor a restart of the threshold is lost."""
     length = len(excess)
-    if length <= 2 * POINTS:
+    if length <= 2 * points:
         return np.arange(length)
     filled = np.nan_to_num(excess, nan=0.0)
-    parts = np.array_split(np.arange(length), POINTS)
+    parts = np.array_split(np.arange(length), points)
     ends = [part[[np.argmin(filled[part]), np.argmax(filled[part])]] for part in parts]
     return np.unique(np.concatenate(ends))

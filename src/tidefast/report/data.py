@@ -135,13 +135,13 @@ class ReportData:
 
 
 def history_of(run: bench.Run, key: str, label: str, details: bool = True) -> ContestantHistory:
-    """What a run holds so far; without `details` only what its accuracy over time needs."""
+    """What a run holds so far; without `details` only its accuracy and what its policy alone measures."""
     steps = run.steps
     batches = run.batches
     nothing, unknown = np.zeros((batches, 0), np.int64), np.full(batches, np.nan)
     # Every run has the concentration; it is shown beside a threshold only.
     concentrated = details and bool(np.isfinite(steps["threshold"]).any())
-    measures = run.measures if details else {}
+    measures = run.measures
     return ContestantHistory(
         key=key,
         label=label,

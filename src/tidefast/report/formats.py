@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from tidefast.report.markup import Markup, element
-from tidefast.report.sheet import COLLAPSED, Cell, Row, Sheet
+from tidefast.report.sheet import COLLAPSED, UNDECIDED, Cell, Row, Sheet
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 WIDE = 100_000
 GAP = 3
 """Blanks between two columns on a terminal."""
-SIGNS = {"collapsed": "†", "partial": "…"}
+SIGNS = {"collapsed": "†", "partial": "…", "undecided": "?"}
+MEANINGS = {"collapsed": COLLAPSED, "partial": "runs that are not finished", "undecided": UNDECIDED}
 _LATEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -56,7 +57,7 @@ def show(sheets: Sequence[Sheet], console: Console) -> None:
                 cells = [_painted(row.cells[at], coloured) for at in widths]
                 table.add_row(Text(row.label), *(Text(text, style=style) for text, style in cells), end_section=ends)
             console.print(table)
-        for note in (*_key(sheet, coloured), *sheet.notes):
+        for note in (*_key(sheet, "grey" if coloured else None), *sheet.notes):
             console.print(Text(note, style="italic" if coloured else ""))
         console.print()
 
@@ -77,10 +78,8 @@ def html(sheet: Sheet) -> Markup:
         )
         for row, ends in _with_ends(sheet.rows)
     ]
-    key = [f"Grey: {COLLAPSED}."] if sheet.has("collapsed") else []
-    key += ["…: runs that are not finished."] if sheet.has("partial") else []
-    said = " ".join([*key, *sheet.notes])
-    caption = [element("caption", element("span", said))] if said else []
+    caption_text = " ".join([*(f"{line}." for line in _key(sheet, "Grey")), *sheet.notes])
+    caption = [element("caption", element("span", caption_text))] if caption_text else []
     return element(
         "div",
         element("table", *caption, element("thead", head), element("tbody", *body)),
@@ -92,7 +91,7 @@ def html(sheet: Sheet) -> Markup:
 
 
 def _html_cell(cell: Cell) -> Markup:
-    shown = cell.text + (SIGNS["partial"] if cell.partial else "")
+    shown = _signed(cell, coloured=True)
     content = element("strong", shown) if cell.best else element("span", shown)
     class_ = "words" if isinstance(cell.value, str) else "below" if cell.collapsed else None
     return element("td", content, class_=class_, title=COLLAPSED if cell.collapsed else None)
@@ -117,8 +116,8 @@ def _markdown_one(sheet: Sheet) -> str:
     for row in sheet.rows:
         cells = [f"**{_signed(cell)}**" if cell.best else _signed(cell) for cell in row.cells]
         lines.append(_pipes([row.label, *cells]))
-    said = [*_key(sheet, coloured=False), *sheet.notes]
-    return "\n".join([*lines, *(["", *(f"{note}  " for note in said[:-1]), said[-1]] if said else []), ""])
+    notes = [*_key(sheet), *sheet.notes]
+    return "\n".join([*lines, *(["", *(f"{note}  " for note in notes[:-1]), notes[-1]] if notes else []), ""])
 
 
 def _pipes(cells: Sequence[str]) -> str:
@@ -145,14 +144,13 @@ def _latex_one(sheet: Sheet) -> str:
         if ends and at < len(sheet.rows):
             lines.append(r"\midrule")
     lines += [r"\bottomrule", r"\end{tabular}"]
-    said = [f"Gray: {COLLAPSED}."] if sheet.has("collapsed") else []
-    said += [rf"{SIGNS['partial']}: runs that are not finished."] if sheet.has("partial") else []
-    lines += [rf"\par\smallskip\footnotesize {_tex(note)}" for note in (*said, *sheet.notes)]
+    notes = [*(f"{line}." for line in _key(sheet, "Gray")), *sheet.notes]
+    lines += [rf"\par\smallskip\footnotesize {_tex(note)}" for note in notes]
     return "\n".join([*lines, r"\end{table}", ""])
 
 
 def _latex_cell(cell: Cell) -> str:
-    text = _tex(cell.text + (SIGNS["partial"] if cell.partial else ""))
+    text = _tex(_signed(cell, coloured=True))
     text = rf"\textbf{{{text}}}" if cell.best else text
     return rf"\textcolor{{gray}}{{{text}}}" if cell.collapsed else text
 
@@ -182,6 +180,7 @@ def _facets(sheet: Sheet, at: int) -> list[str]:
     cells = [row.cells[at] for row in sheet.rows]
     facets = [""]
     facets += ["std"] if any(cell.std is not None for cell in cells) else []
+    facets += ["low", "high"] if any(cell.interval is not None for cell in cells) else []
     facets += ["n"] if any(cell.count is not None for cell in cells) else []
     return [*facets, *(["mark"] if any(cell.marks for cell in cells) else [])]
 
@@ -189,7 +188,8 @@ def _facets(sheet: Sheet, at: int) -> list[str]:
 def _facet(cell: Cell, facet: str) -> str:
     if facet == "mark":
         return " ".join(cell.marks)
-    value = {"": cell.value, "std": cell.std, "n": cell.count}[facet]
+    low, high = cell.interval or (None, None)
+    value = {"": cell.value, "std": cell.std, "low": low, "high": high, "n": cell.count}[facet]
     return "" if value is None else value if isinstance(value, str) else f"{value:.10g}"
 
 
@@ -211,7 +211,9 @@ def _json(sheets: Sequence[Sheet]) -> str:
 
 
 def _json_cell(cell: Cell) -> dict[str, object]:
-    values: dict[str, object] = {"value": cell.value, "std": cell.std, "n": cell.count, "marks": cell.marks}
+    interval = None if cell.interval is None else list(cell.interval)
+    values: dict[str, object] = {"value": cell.value, "std": cell.std, "interval": interval, "n": cell.count}
+    values["marks"] = cell.marks
     return {name: value for name, value in values.items() if name == "value" or value not in (None, [])}
 
 
@@ -219,17 +221,19 @@ def _painted(cell: Cell, coloured: bool) -> tuple[str, str]:
     if not coloured:
         return _signed(cell), ""
     style = "bright_black" if cell.collapsed else "bold" if cell.best else ""
-    return cell.text + (SIGNS["partial"] if cell.partial else ""), style
+    return _signed(cell, coloured=True), style
 
 
-def _signed(cell: Cell) -> str:
-    return cell.text + "".join(SIGNS[mark] for mark in cell.marks if mark in SIGNS)
+def _signed(cell: Cell, coloured: bool = False) -> str:
+    """The text of a cell with its marks, but for those that have a colour."""
+    hidden = "collapsed" if coloured else ""
+    return cell.text + "".join(SIGNS[mark] for mark in cell.marks if mark in SIGNS and mark != hidden)
 
 
-def _key(sheet: Sheet, coloured: bool) -> list[str]:
-    """What the marks mean, if there are any."""
-    said = [f"{'grey' if coloured else SIGNS['collapsed']}: {COLLAPSED}"] if sheet.has("collapsed") else []
-    return said + ([f"{SIGNS['partial']}: runs that are not finished"] if sheet.has("partial") else [])
+def _key(sheet: Sheet, colour: str | None = None) -> list[str]:
+    """What the marks mean, if there are any; `colour`: what marks the collapsed instead of their sign."""
+    signs = SIGNS | ({"collapsed": colour} if colour else {})
+    return [f"{signs[mark]}: {meaning}" for mark, meaning in MEANINGS.items() if sheet.has(mark)]
 
 
 def _blocks(sheet: Sheet, room: int) -> Iterator[dict[int, int]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tidefast.bench import metrics
@@ -14,8 +13,8 @@ from tidefast.report.markup import Markup, element
 REFERENCE, HOLDING, FADING, COLLAPSED, UNKNOWN = "reference", "holding", "fading", "collapsed", "too early to tell"
 RULE = (
     "Quarters are of the batches that a contestant has seen. The lead is its accuracy minus that of the model "
-    "that does not adapt, on the same batches, in percentage points. Collapsed: in the last quarter no lead is "
-    "left. Fading: less than half of the first quarter's lead is left. Holding: neither."
+    "that does not adapt, on the same batches, in percentage points. Collapsed: below that model over all batches "
+    "seen. Fading: in the last quarter less than half of the first quarter's lead is left. Holding: neither."
 )
 HEADINGS = (
     ("contestant", ""),
@@ -23,7 +22,7 @@ HEADINGS = (
     ("last quarter", "accuracy in the last quarter of the batches seen, %"),
     ("lead over source", "in percentage points: first quarter → last quarter"),
     ("verdict", "see the rule under the table"),
-    ("resets", "how many"),
+    ("resets", "how many, and how many batches there are for each"),
     ("depth", "share of the layers that a reset takes, on average"),
     ("classes in use", "exp of the entropy of the predictions in the last quarter"),
     ("ms / batch", "median time of a predicting and adapting call in its worker process"),
@@ -41,6 +40,8 @@ class HeadlineRow:
     total: int
     overall: float
     last_quarter: float
+    lead: float
+    """Over the reference, over all batches seen; then in the first and in the last quarter."""
     first_lead: float
     last_lead: float
     resets: int
@@ -58,6 +59,12 @@ class HeadlineRow:
             return "-"
         return f"{100 * self.first_lead:+.1f} → {100 * self.last_lead:+.1f}"
 
+    @property
+    def resets_text(self) -> str:
+        """How many, and the gap between them."""
+        gap = metrics.batches_per_reset(self.batches, self.resets)
+        return f"{self.resets:,}" if math.isnan(gap) else f"{self.resets:,} (every {gap:,.0f})"
+
 
 def headline_rows(content: ReportData) -> list[HeadlineRow]:
     """One row for each contestant, in the order of the content."""
@@ -68,27 +75,27 @@ def headline_rows(content: ReportData) -> list[HeadlineRow]:
 def conclusions(content: ReportData) -> list[str]:
     """What the numbers say, in sentences; nothing that they do not."""
     rows = headline_rows(content)
-    said = []
+    lines = []
     for row in rows:
         if row.verdict == COLLAPSED:
-            said.append(
-                f"{row.label} collapsed: {percent(row.last_quarter)} % in its last quarter (the model that does not "
-                f"adapt: {percent(row.last_quarter - row.last_lead)} %), with {row.classes_in_use:.1f} of "
-                f"{len(content.classes)} classes in use."
+            lines.append(
+                f"{row.label} collapsed: {percent(row.overall)} % (the model that does not adapt: "
+                f"{percent(row.overall - row.lead)} %); {percent(row.last_quarter)} % in its last quarter, with "
+                f"{row.classes_in_use:.1f} of {len(content.classes)} classes in use."
             )
         elif row.verdict == FADING:
-            said.append(
+            lines.append(
                 f"{row.label} is fading: its lead over the model that does not adapt went from "
                 f"{100 * row.first_lead:.1f} to {100 * row.last_lead:.1f} points."
             )
     whole = [row for row in rows if row.batches == row.total]
     if len(whole) > 1:
         best = max(whole, key=lambda row: row.overall)
-        said.append(f"Best over the whole stream, in this one run: {best.label}, {percent(best.overall)} %.")
+        lines.append(f"Best over the whole stream, in this one run: {best.label}, {percent(best.overall)} %.")
     if not content.complete:
         behind = ", ".join(f"{row.label} {row.batches}" for row in rows if row.batches < row.total)
-        said.append(f"Partial results; batches seen of {content.total}: {behind}.")
-    return said
+        lines.append(f"Partial results; batches seen of {content.total}: {behind}.")
+    return lines
 
 
 def percent(share: float) -> str:
@@ -103,7 +110,7 @@ def percent(share: float) -> str:
 def _standing(history: ContestantHistory, reference: ContestantHistory | None) -> HeadlineRow:
     length = history.batches
     first, last = metrics.first_quarter(length), metrics.last_quarter(length)
-    leads = [_lead(history, reference, part) for part in (first, last)]
+    lead, *leads = (_lead(history, reference, part) for part in (slice(0, length), first, last))
     depths = history.reset_fraction[history.resets]
     return HeadlineRow(
         key=history.key,
@@ -112,13 +119,14 @@ def _standing(history: ContestantHistory, reference: ContestantHistory | None) -
         total=history.total,
         overall=history.overall,
         last_quarter=history.accuracy(last),
+        lead=lead,
         first_lead=leads[0],
         last_lead=leads[1],
         resets=len(depths),
         mean_depth=float(depths.mean()) if len(depths) else float("nan"),
         classes_in_use=metrics.effective_classes(history.predicted[last]),
         milliseconds=1000 * metrics.seconds_per_batch(history.seconds),
-        verdict=REFERENCE if history is reference else _verdict(length, leads),
+        verdict=REFERENCE if history is reference else _verdict(length, lead, *leads),
     )
 
 
@@ -128,11 +136,10 @@ def _lead(history: ContestantHistory, reference: ContestantHistory | None, part:
     return history.accuracy(part) - reference.accuracy(part)
 
 
-def _verdict(length: int, leads: Sequence[float]) -> str:
-    first, last = leads
+def _verdict(length: int, lead: float, first: float, last: float) -> str:
     if length < 8 or math.isnan(first) or math.isnan(last):
         return UNKNOWN
-    if last <= 0:
+    if metrics.collapsed(lead, 0.0):
         return COLLAPSED
     return FADING if last < first / 2 else HOLDING
 
@@ -145,11 +152,11 @@ def headline(content: ReportData) -> Markup:
     headings = HEADINGS if content.complete else (HEADINGS[0], PARTIAL, *HEADINGS[1:])
     head = element("tr", *(element("th", name, scope="col", title=title or None) for name, title in headings))
     body = [_row(content, row, best) for row in rows]
-    said = (
+    explanation = (
         "Accuracy in percent; everybody saw the same batches in the same order. "
         "Times depend on what else the machine does."
     )
-    caption = element("caption", element("span", said))
+    caption = element("caption", element("span", explanation))
     return element(
         "div",
         element("table", caption, element("thead", head), element("tbody", *body)),
@@ -171,7 +178,7 @@ def _row(content: ReportData, row: HeadlineRow, best: tuple[float, float]) -> Ma
         element("td", _emphasised(percent(row.last_quarter), row.last_quarter == best[1])),
         element("td", row.lead_text),
         element("td", element("span", row.verdict, class_=f"verdict {row.verdict.split()[0]}")),
-        element("td", f"{row.resets:,}"),
+        element("td", row.resets_text),
         element("td", "-" if math.isnan(row.mean_depth) else f"{row.mean_depth:.0%}"),
         element("td", "-" if math.isnan(row.classes_in_use) else f"{row.classes_in_use:.1f} of {len(content.classes)}"),
         element("td", "-" if math.isnan(row.milliseconds) else f"{row.milliseconds:.0f}"),

@@ -137,8 +137,8 @@ def _partial(content: ReportData) -> Markup:
 
 
 def _conclusions(content: ReportData) -> Markup:
-    said = [line for line in conclusions(content) if not line.startswith("Partial")]
-    return element("ul", *(element("li", line) for line in said), class_="conclusions") if said else Markup("")
+    lines = [line for line in conclusions(content) if not line.startswith("Partial")]
+    return element("ul", *(element("li", line) for line in lines), class_="conclusions") if lines else Markup("")
 
 
 def _samples(content: ReportData) -> list[Markup]:

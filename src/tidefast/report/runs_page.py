@@ -1,4 +1,5 @@
-"""The page of a set of runs: its tables, and for each stream and seed the accuracy of all contestants over time."""
+"""The page of a set of runs: its tables, and for each stream and seed the accuracy of all contestants over time, and
+what their policies measure beyond the standard measurements."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from tidefast import bench
 from tidefast.report import curves, formats
 from tidefast.report.arrangement import Arrangement, ColumnKey, ContestantKey, Entry, Repetition, patiently
 from tidefast.report.data import ContestantHistory, ReportData, history_of
-from tidefast.report.markup import Markup, element
+from tidefast.report.markup import Markup, element, join
 from tidefast.report.page import document, section
 from tidefast.report.sheet import Sheet
 
@@ -57,6 +58,9 @@ def page_content(arrangement: Arrangement, part: ColumnRepetition, prefix: str =
 def _figure(arrangement: Arrangement, part: ColumnRepetition, prefix: str, points: int, plots: curves.Plots) -> Markup:
     told = page_content(arrangement, part, prefix)
     content: list[Markup] = [curves.accuracy(told, plots, f"accuracy-{prefix}", points)] if told.started else []
+    panels = curves.measurements(told, plots, points)
+    if panels:
+        content.append(element("div", join(panels), class_="grid"))
     behind = [
         f"{history.label} {history.batches:,} of {history.total:,}"
         for history in told.histories
@@ -69,13 +73,13 @@ def _figure(arrangement: Arrangement, part: ColumnRepetition, prefix: str, point
 
 def _parts(arrangement: Arrangement) -> list[ColumnRepetition]:
     """Every stream with every seed that something ran on."""
-    found = {
+    parts = {
         (column, repetition): None
         for column in arrangement.columns
         for row in arrangement.rows
         for repetition in sorted(arrangement.at(row, column))
     }
-    return sorted(found, key=lambda part: (arrangement.columns.index(part[0]), part[1]))
+    return sorted(parts, key=lambda part: (arrangement.columns.index(part[0]), part[1]))
 
 
 def _entries(arrangement: Arrangement, part: ColumnRepetition) -> dict[ContestantKey, Entry]:

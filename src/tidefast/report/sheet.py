@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tidefast.bench.metrics import PairedDifference
 
 COLLAPSED = "below the source model on the same stream"
+UNDECIDED = "undecided: the interval of 95 % holds 0, or there is none"
 
 
 @dataclass(frozen=True)
@@ -21,11 +26,14 @@ class Cell:
     best: bool = False
     partial: bool = False
     """Made with runs that have not seen their whole stream."""
+    interval: tuple[float, float] | None = None
+    """Where a difference may be, at 95 %."""
+    undecided: bool = False
 
     @property
     def marks(self) -> list[str]:
         """What sets the cell apart, in words."""
-        return [name for name in ("collapsed", "best", "partial") if getattr(self, name)]
+        return [name for name in ("collapsed", "best", "partial", "undecided") if getattr(self, name)]
 
 
 @dataclass(frozen=True)
@@ -84,3 +92,15 @@ def number(
         return Cell(partial=partial)
     text = f"{value:{'+' if signed else ''}.{decimals}f}" + ("" if std is None else f" ± {std:.1f}")
     return Cell(text, value, std, count, collapsed, best, partial)
+
+
+def difference(paired: PairedDifference, decimals: int = 1) -> Cell:
+    """A cell with a paired difference and its interval, marked when that decides nothing."""
+    if math.isnan(paired.points):
+        return Cell()
+    cell = number(paired.points, decimals, count=paired.streams, signed=True)
+    undecided = paired.verdict == "undecided"
+    if math.isnan(paired.low):
+        return replace(cell, undecided=undecided)
+    text = f"{cell.text} [{paired.low:+.{decimals}f}, {paired.high:+.{decimals}f}]"
+    return replace(cell, text=text, interval=(paired.low, paired.high), undecided=undecided)

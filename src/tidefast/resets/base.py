@@ -58,6 +58,11 @@ class Reset(Constrained):
         """What the policy must be given beyond the model, in words; None when nothing."""
         return None
 
+    @property
+    def takes_source(self) -> bool:
+        """Whether source data is of use to it; by default where it is needed."""
+        return self.needs_source is not None
+
     def configure(self, model: nn.Module) -> None:
         """Prepare the private network, after the method did: where a policy must see what happens inside it."""
 

@@ -25,6 +25,6 @@ _WHERE = {
 }
 """On demand, because the command line reads the settings without starting a service."""
 
-__getattr__, __dir__ = on_demand(__name__, _WHERE)
+__getattr__, __dir__ = on_demand(__name__, _WHERE, extra="serve")
 
 __all__ = ["Alarm", "Bounds", "ImageStatistics", "Service", "Settings", "Watch", "make_app", "open_service", "run"]

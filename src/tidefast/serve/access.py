@@ -20,6 +20,7 @@ Refuse = Callable[[RefusedError, float], App]
 GUARDED = ("/v1/", "/metrics")
 """Addresses below these need the token; the others tell nothing about the streams."""
 _STREAMS = "/v1/streams/"
+_READING = ("GET", "HEAD", "OPTIONS")
 
 
 class AccessControl:
@@ -69,6 +70,9 @@ class AccessControl:
         origin = headers.get(b"origin")
         if origin is not None and origin.decode("latin-1").partition("://")[2] != host:
             raise RefusedError("foreign", "requests from pages of another site are not served")
+        site = headers.get(b"sec-fetch-site", b"none").strip().lower()
+        if scope["method"] not in _READING and site not in (b"same-origin", b"none"):
+            raise RefusedError("foreign", "pages of another site may not change anything")
         return 0.0
 
 

@@ -14,8 +14,8 @@ from tidefast.core.constraints import Constrained, Count, Positive, PositiveShar
 from tidefast.core.record import StepRecord
 from tidefast.core.validation import require_count
 
-KINDS = ("resets", "concentration", "disagreement", "input", "nonfinite", "snapshots")
-"""Every kind of alarm; the last is about the service, the others about a stream."""
+KINDS = ("resets", "concentration", "disagreement", "input", "nonfinite", "lost", "snapshots")
+"""Every kind of alarm; the last is about the service, "lost" about a stream or all, the others about a stream."""
 
 ADAPTATION = ("resets", "concentration", "disagreement", "nonfinite")
 """Kinds that end when somebody takes the stream back to an earlier state."""
@@ -169,13 +169,13 @@ class SlowAverage:
         self._count += (count - self._count) / len(self._first)
         if len(self._first) == self.settle:
             self.centre = statistics.median(self._first)
-            spread = statistics.median(abs(one - self.centre) for one in self._first)
+            spread = statistics.median(abs(value - self.centre) for value in self._first)
             self.scatter = max(self.floor, 1.4826 * spread)
             self._first.clear()
 
 
 @dataclass
-class _Found:
+class _Check:
     """What a step says about one kind of alarm."""
 
     kind: str
@@ -208,10 +208,10 @@ class StreamAlarms:
 
     def step(self, record: StepRecord, images: ImageStatistics) -> None:
         """Take note of a step."""
-        for found in self._findings(record, images):
-            self._latches[found.kind](found.bad)
-            if found.bad or found.kind not in self.values:
-                self.values[found.kind] = (found.value, found.bound)
+        for finding in self._findings(record, images):
+            self._latches[finding.kind](finding.bad)
+            if finding.bad or finding.kind not in self.values:
+                self.values[finding.kind] = (finding.value, finding.bound)
 
     def on(self) -> set[str]:
         """Kinds that are active."""
@@ -222,48 +222,50 @@ class StreamAlarms:
         for kind in kinds:
             self._latches[kind].clear()
 
-    def _findings(self, record: StepRecord, images: ImageStatistics) -> Iterator[_Found]:
+    def _findings(self, record: StepRecord, images: ImageStatistics) -> Iterator[_Check]:
         bounds = self.bounds
         unusable = record.nonfinite > 0
-        yield _Found("nonfinite", unusable, self._latches["nonfinite"].count + unusable, bounds.nonfinite)
+        yield _Check("nonfinite", unusable, self._latches["nonfinite"].count + unusable, bounds.nonfinite)
         if record.skipped is None or record.reset_fraction > 0:
             was_reset = record.reset_fraction > 0
-            yield _Found("resets", was_reset, self._latches["resets"].count + was_reset, bounds.resets)
+            yield _Check("resets", was_reset, self._latches["resets"].count + was_reset, bounds.resets)
         if record.concentration is not None:
             if record.threshold is not None:
                 above = record.concentration > record.threshold
-                yield _Found("concentration", above, record.concentration, record.threshold)
+                yield _Check("concentration", above, record.concentration, record.threshold)
             elif self.classes is not None:
                 share = 1.0 + record.concentration / math.log(self.classes)
-                yield _Found("concentration", share > bounds.concentration, share, bounds.concentration)
+                yield _Check("concentration", share > bounds.concentration, share, bounds.concentration)
         if record.inconsistency is not None:
             far = record.inconsistency > bounds.disagreement
-            yield _Found("disagreement", far, record.inconsistency, bounds.disagreement)
+            yield _Check("disagreement", far, record.inconsistency, bounds.disagreement)
         if math.isfinite(images.mean) and math.isfinite(images.deviation):
             yield self._input(images)
 
-    def _input(self, images: ImageStatistics) -> _Found:
+    def _input(self, images: ImageStatistics) -> _Check:
         """Whether the images are unlike the stream's own, or unlike what was given as normal."""
         bounds = self.bounds
         away_mean = self._mean(images.mean, images.count)
         away_deviation = self._deviation(math.log(max(images.deviation, 1e-3)), images.count)
         if images.highest - images.lowest < bounds.flat:
             self._odd = "their pixels are all alike"
-            return _Found("input", True, images.highest - images.lowest, bounds.flat)
+            return _Check("input", True, images.highest - images.lowest, bounds.flat)
         for what, value, normal in (
             ("mean", images.mean, bounds.normal_mean),
             ("deviation", images.deviation, bounds.normal_deviation),
         ):
             if normal is not None and not normal[0] <= value <= normal[1]:
                 self._odd = f"the {what} of their pixels is {value:.3f}, given as normal was {normal[0]} to {normal[1]}"
-                return _Found("input", True, value, normal[0] if value < normal[0] else normal[1])
+                return _Check("input", True, value, normal[0] if value < normal[0] else normal[1])
         away, what, value = max(
-            (away_mean, "mean", images.mean), (away_deviation, "deviation", images.deviation), key=lambda one: one[0]
+            (away_mean, "mean", images.mean),
+            (away_deviation, "deviation", images.deviation),
+            key=lambda candidate: candidate[0],
         )
         if away > bounds.units:
             usual = self._mean.centre if what == "mean" else math.exp(self._deviation.centre)
             self._odd = f"the {what} of their pixels is {value:.3f}, usual for this stream is {usual:.3f}"
-        return _Found("input", away > bounds.units, away, bounds.units)
+        return _Check("input", away > bounds.units, away, bounds.units)
 
     def message(self, kind: str) -> str:
         """What was found, and what to do about it."""

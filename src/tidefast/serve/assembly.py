@@ -18,17 +18,18 @@ from tidefast.serve.service import Service
 from tidefast.serve.settings import Settings
 from tidefast.serve.watch import Watch
 
-_BUNDLED_SIZE = (32, 32)
+_SMALL = (32, 32)
+_BUNDLED_SIZES = {"bundled-resnet": _SMALL, "bundled-vit": _SMALL, "bundled-lite0": (128, 128)}
 
 
 def open_service(settings: Settings, watch: Watch | None = None) -> Service:
     """The service that settings describe, with its state restored; it takes requests after `Service.start`."""
     options = _options(settings)
     network = Specification.parse(settings.model)
-    bundled = network.name.startswith("bundled-")
+    size = _BUNDLED_SIZES.get(network.name)
     model = models.load(network) if settings.weights is None else _with_weights(network, settings.weights)
-    labels = _labels(settings.labels) if settings.labels is not None else list(CLASSES) if bundled else None
-    return Service(settings, model, options, labels=labels, size=_BUNDLED_SIZE if bundled else None, watch=watch)
+    labels = _labels(settings.labels) if settings.labels is not None else list(CLASSES) if size == _SMALL else None
+    return Service(settings, model, options, labels=labels, size=size, watch=watch)
 
 
 def _options(settings: Settings) -> dict[str, Any]:

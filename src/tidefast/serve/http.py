@@ -11,6 +11,7 @@ from fastapi.responses import JSONResponse
 
 import tidefast
 from tidefast.serve.access import AccessControl, App
+from tidefast.serve.manual import add_manual
 from tidefast.serve.problems import add_errors, problem
 from tidefast.serve.refused import RefusedError
 from tidefast.serve.routes import add_routes
@@ -34,6 +35,7 @@ def make_app(service: Service) -> FastAPI:
         version=tidefast.__version__,
         description=DESCRIPTION,
         lifespan=lifespan,
+        docs_url=None,  # FastAPI's own loads scripts from elsewhere, beside the token that the live page keeps
         redoc_url=None,
         separate_input_output_schemas=False,
     )
@@ -50,6 +52,7 @@ def make_app(service: Service) -> FastAPI:
     add_errors(app, refused)
     add_routes(app, service)
     _add_document(app, service.settings.token is not None)
+    add_manual(app)
     return app
 
 

@@ -37,14 +37,14 @@ def require_size(given: tuple[int, int], expected: tuple[int, int]) -> None:
         )
 
 
-def decoded(files: Sequence[bytes], max_pixels: int, size: tuple[int, int] | None = None) -> ImageArray:
-    """Image files of one size as uint8 [N, H, W, 3]; as long as no `size` is expected, `max_pixels` holds for all.
+def measured(files: Sequence[bytes], max_pixels: int, size: tuple[int, int] | None = None) -> int:
+    """Bytes that image files of one size will take; as long as no `size` is expected, `max_pixels` holds for all.
 
     >>> import PIL.Image
     >>> file = io.BytesIO()
     >>> PIL.Image.new("L", (5, 4)).save(file, "png")
-    >>> decoded([file.getvalue()] * 2, max_pixels=100).shape
-    (2, 4, 5, 3)
+    >>> measured([file.getvalue()] * 2, max_pixels=100)
+    120
     """
     sizes = [_size_in(file, max_pixels) for file in files]
     if len(set(sizes)) > 1:
@@ -59,6 +59,18 @@ def decoded(files: Sequence[bytes], max_pixels: int, size: tuple[int, int] | Non
             f"{len(files)} images of {width}x{height}: of the first ones at most {max_pixels} pixels are "
             "accepted, send fewer",
         )
+    return 3 * len(files) * height * width
+
+
+def decoded(files: Sequence[bytes]) -> npt.NDArray[np.uint8]:
+    """Image files of one size as uint8 [N, H, W, 3]; `measured` comes first.
+
+    >>> import PIL.Image
+    >>> file = io.BytesIO()
+    >>> PIL.Image.new("L", (5, 4)).save(file, "png")
+    >>> decoded([file.getvalue()] * 2).shape
+    (2, 4, 5, 3)
+    """
     return np.stack([_decoded(file) for file in files])
 
 
@@ -73,6 +85,9 @@ def _size_in(file: bytes, max_pixels: int) -> tuple[int, int]:
 
 def _decoded(file: bytes) -> npt.NDArray[np.uint8]:
     with _opened(file) as picture:
+        if picture.mode.startswith("I"):  # 16 bits of grey, which Pillow would clip; of colours it takes the high byte
+            grey = (np.asarray(picture) >> 8).astype(np.uint8)
+            return np.repeat(grey[..., None], 3, axis=2)
         return np.asarray(picture.convert("RGB"), np.uint8)
 
 

@@ -1,10 +1,13 @@
-"""How fast a client may ask."""
+"""How fast a client may ask, and how much memory all requests may take together."""
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+
+from tidefast.serve.refused import RefusedError
 
 _CLIENTS = 10_000
 
@@ -37,3 +40,47 @@ class RateLimit:
         if len(self._buckets) > _CLIENTS:
             self._buckets.popitem(last=False)
         return max(0.0, missing / self._rate)
+
+
+class ByteBudget:
+    """Bytes that all requests under way may hold together; to be used in one thread.
+
+    >>> budget = ByteBudget(10)
+    >>> with budget.account() as mine, budget.account() as yours:
+    ...     mine.charge(6)
+    ...     yours.charge(5)
+    Traceback (most recent call last):
+    ...
+    tidefast.serve.refused.RefusedError: requests under way hold 6 bytes, at most 10 are kept: send slower
+    >>> budget.used
+    0
+    """
+
+    def __init__(self, total: int) -> None:
+        self.total, self.used = total, 0
+
+    @contextlib.contextmanager
+    def account(self) -> Iterator[ByteAccount]:
+        """What one request takes; given back at the end."""
+        account = ByteAccount(self)
+        try:
+            yield account
+        finally:
+            self.used -= account.held
+
+
+class ByteAccount:
+    """What one request has taken of a budget."""
+
+    def __init__(self, budget: ByteBudget) -> None:
+        self._budget, self.held = budget, 0
+
+    def charge(self, size: int) -> None:
+        """Take more; a RefusedError when there is not so much left."""
+        budget = self._budget
+        if budget.used + size > budget.total:
+            raise RefusedError(
+                "busy", f"requests under way hold {budget.used} bytes, at most {budget.total} are kept: send slower"
+            )
+        budget.used += size
+        self.held += size

@@ -132,7 +132,7 @@ class Metrics:
         self.depth = Histogram(DEPTHS)
         self.rejected: Counter[str] = Counter()
         self.events: Counter[str] = Counter()
-        self.waiting = 0
+        self.lost = self.waiting = 0
         self.snapshots = self.failures = self.snapshot_streams = 0
         self.snapshot_seconds = 0.0
         self._snapshot_at = clock()
@@ -223,6 +223,7 @@ class Metrics:
         yield latency
         yield _by("tidefast_rejected", "Requests refused, by reason.", "reason", self.rejected)
         yield _by("tidefast_events", "What was done to streams.", "what", self.events)
+        yield CounterMetricFamily("tidefast_lost_steps", "Steps lost with damaged or missing files.", value=self.lost)
         alarms = GaugeMetricFamily("tidefast_alarms", "Active alarms.", labels=["kind"])
         for kind in KINDS:
             alarms.add_metric([kind], self.alarms[kind])

@@ -84,8 +84,8 @@ class RecentSteps:
         return bool(step[_RESET] > 0)
 
     def _measurements(self, step: Packed) -> dict[str, float]:
-        found = zip(self._names, map(_widened, step[_FIRST:]), strict=True)
-        return {name: value for name, value in found if value is not None}
+        pairs = zip(self._names, map(_widened, step[_FIRST:]), strict=True)
+        return {name: value for name, value in pairs if value is not None}
 
     def _step_at(self, index: int) -> int:
         start = index * self._layout.size

@@ -12,6 +12,7 @@ Reason = Literal[
     "failed",
     "foreign",
     "malformed",
+    "memory",
     "rate",
     "stopping",
     "storage",

@@ -10,12 +10,15 @@ from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Query, Request
 from fastapi.responses import JSONResponse, Response
+from pydantic import ValidationError
 
 from tidefast.serve import page
 from tidefast.serve.problems import problem
+from tidefast.serve.refused import RefusedError
 from tidefast.serve.schemas import (
     BODY,
     EXAMPLE,
+    ROLLBACK,
     SECURITY,
     AlarmState,
     Health,
@@ -28,7 +31,7 @@ from tidefast.serve.schemas import (
     responses,
 )
 from tidefast.serve.service import Answer, Service
-from tidefast.serve.uploads import read_images
+from tidefast.serve.uploads import read_images, read_small
 
 
 def add_routes(app: FastAPI, service: Service) -> None:
@@ -44,13 +47,13 @@ def _add_images(app: FastAPI, service: Service) -> None:
 
     async def answered(request: Request, name: str, logits: bool, adapt: bool) -> JSONResponse:
         stream = decoded_name(name)
-        try:
-            async with asyncio.timeout(limits.timeout):
-                pixels = await read_images(request, service)
-        except TimeoutError:
-            service.watch.rejected(stream, "timeout")
-            return problem(408, "timeout", f"the request did not come within {limits.timeout:g} s")
-        answer = await service.answer(stream, pixels, adapt=adapt)
+        with service.bodies.account() as account:
+            try:
+                async with asyncio.timeout(limits.timeout):
+                    pixels = await read_images(request, service, account)
+            except TimeoutError:
+                return _late(service, stream)
+            answer = await service.answer(stream, pixels, adapt=adapt)
         return JSONResponse(_plain(stream, answer, service.labels, logits))
 
     statuses = (404, 408, 409, 413, 415, 504)
@@ -75,6 +78,11 @@ def _add_images(app: FastAPI, service: Service) -> None:
         return await answered(request, name, logits, False)
 
 
+def _late(service: Service, stream: str) -> JSONResponse:
+    service.watch.rejected(stream, "timeout")
+    return problem(408, "timeout", f"the request did not come within {service.settings.timeout:g} s")
+
+
 def _plain(stream: str, answer: Answer, labels: list[str] | None, logits: bool) -> dict[str, Any]:
     pairs = zip(answer.classes, answer.probabilities, strict=True)
     if labels is None:
@@ -89,6 +97,8 @@ def _plain(stream: str, answer: Answer, labels: list[str] | None, logits: bool) 
         "frozen": answer.frozen,
         "adapted": answer.adapted,
     }
+    if answer.lost:
+        plain["lost"] = answer.lost
     return {**plain, "logits": answer.logits.tolist()} if logits else plain
 
 
@@ -150,12 +160,21 @@ def _add_streams(app: FastAPI, service: Service) -> None:
         "/v1/streams/{name}/rollback",
         summary="Back to a snapshot",
         response_model=StreamState,
-        responses=responses(404, 409),
-        **common,
+        responses=responses(404, 408, 409, 413),
+        tags=common["tags"],
+        openapi_extra={**ROLLBACK, **SECURITY},
     )
-    async def rollback(name: Name, where: Rollback) -> Any:
+    async def rollback(request: Request, name: Name) -> Any:
         """Also brings back a stream that was deleted; a frozen stream stays frozen."""
         known = decoded_name(name)
+        try:
+            body = await read_small(request, _SMALL_BODY, service.settings.timeout)
+        except TimeoutError:
+            return _late(service, known)
+        try:
+            where = Rollback.model_validate_json(body)
+        except ValidationError as error:
+            raise RefusedError("unfit", "; ".join(fault["msg"] for fault in error.errors()[:3])) from None
         await service.rollback(known, where.snapshot)
         return JSONResponse(_finite(service.status(known)))
 
@@ -234,6 +253,9 @@ def _add_pages(app: FastAPI) -> None:
 
     for address, (file, kind) in page.FILES.items():
         add(address, file, kind)
+
+
+_SMALL_BODY = 4096  # bytes that are enough to name a snapshot
 
 
 def _finite(value: Any) -> Any:

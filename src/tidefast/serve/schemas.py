@@ -18,6 +18,7 @@ STATUS = {
     "failed": 500,
     "foreign": 403,
     "malformed": 400,
+    "memory": 503,
     "rate": 429,
     "stopping": 503,
     "storage": 503,
@@ -68,6 +69,7 @@ class Predictions(BaseModel):
     logits: list[list[float]] | None = Field(default=None, description="With logits=true.")
     frozen: bool
     adapted: bool
+    lost: int = Field(default=0, description="Steps that the stream lost just before, with a damaged or missing file.")
 
 
 class AlarmState(BaseModel):
@@ -154,6 +156,10 @@ BODY = {
         },
     }
 }
+ROLLBACK = {
+    "requestBody": {"required": True, "content": {"application/json": {"schema": Rollback.model_json_schema()}}}
+}
+"""The body of a rollback; it is read by hand, within bounds."""
 SECURITY: dict[str, Any] = {"security": [{"token": []}]}
 EXAMPLE = {
     "stream": "camera-17",
@@ -176,7 +182,7 @@ _MEANINGS = {
     422: "The request can be read but not used.",
     429: "Too many requests, or too much is waiting; see Retry-After.",
     500: "The service failed; its log says why.",
-    503: "The service is shutting down, or its disk is full.",
+    503: "The service is shutting down, its disk is full or cannot be read, or its memory is full; see Retry-After.",
     504: "There was no answer in time.",
 }
 _ALWAYS = (400, 401, 403, 405, 422, 429, 500, 503)

@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +19,13 @@ from torch import Tensor, nn
 
 from tidefast.core import losses
 from tidefast.core.measurement import STANDARD
-from tidefast.errors import SnapshotError
+from tidefast.core.snapshot import is_out_of_memory
+from tidefast.errors import LostStreamError, SnapshotError, UnreadableStreamError
 from tidefast.fleet import Fleet
 from tidefast.fleet.entry import Taken
 from tidefast.serve import images
 from tidefast.serve.batching import Batcher, PendingRequest
+from tidefast.serve.limits import ByteBudget
 from tidefast.serve.refused import RefusedError
 from tidefast.serve.settings import Settings
 from tidefast.serve.snapshots import Snapshots
@@ -48,6 +51,8 @@ class Answer:
     probabilities: list[float]
     frozen: bool
     adapted: bool
+    lost: int = 0
+    """Steps that the stream lost just before, because its file was damaged or gone."""
 
 
 class Service:
@@ -80,6 +85,11 @@ class Service:
         self.ready = False
         self.stopping = False
         self.snapshot_works = True
+        self.bodies = ByteBudget(settings.body_budget)
+        self._recovering = threading.Lock()
+        self._unreadable: set[str] = set()  # idle streams that could not be read when they were last asked for
+        self._room = threading.Lock()
+        self._beginning: set[str] = set()  # streams that have a place, and have not begun yet
         self.snapshots = Snapshots(Path(settings.state), settings.keep, self._damaged)
         try:
             self.fleet = Fleet(
@@ -95,9 +105,15 @@ class Service:
 
     def _restore(self) -> None:
         try:
-            self.snapshots.restore(self.fleet)
+            had = self.snapshots.restore(self.fleet)
         except SnapshotError as error:
             raise SnapshotError(f"{error}; give --state another folder, or start as this one was started") from error
+        if self.snapshots.unreadable:
+            self.watch.lost(None, 0, 0)
+        for name in self.fleet:
+            has = self.fleet[name].step
+            if had.get(name, 0) > has:
+                self.watch.lost(name, had[name], has)
         if len(self.fleet):
             _log.info("%d streams go on where they were", len(self.fleet))
 
@@ -158,13 +174,22 @@ class Service:
     def _take_snapshot(self, always: bool = False) -> tuple[int, int] | None:
         started = time.perf_counter()
         try:
-            taken = self.snapshots.take(self.fleet, always=always)
-        except OSError as error:
+            try:
+                taken = self.snapshots.take(self.fleet, always=always)
+            except LostStreamError as error:
+                for name in error.names:
+                    self._recover(name)
+                taken = self.snapshots.take(self.fleet, always=always)
+        except (OSError, MemoryError, UnreadableStreamError, LostStreamError) as error:
             self.snapshot_works = False
             self.watch.snapshot(time.perf_counter() - started, len(self.fleet), False)
             _log.error("no snapshot could be taken: %s", error)
-            raise
+            raise error if isinstance(error, OSError) else OSError(str(error)) from error
         self.snapshot_works = True
+        unreadable = self.snapshots.unreadable
+        if unreadable and not set(unreadable) & set(self.snapshots.numbers()):
+            unreadable.clear()
+            self.watch.found(None)
         if taken is not None:
             self.watch.snapshot(time.perf_counter() - started, taken[1], True)
         return taken
@@ -175,7 +200,7 @@ class Service:
 
     # -- images -----------------------------------------------------------------------------------------------
 
-    async def decode(self, work: Callable[[], images.ImageArray], size: int) -> images.ImageArray:
+    async def decode(self, work: Callable[[], T], size: int) -> T:
         """Run a decoder; in a thread unless it has so little to do that the way there would cost more."""
         if size <= _SMALL:
             return work()
@@ -198,10 +223,9 @@ class Service:
         self, name: str, kind: str, requests: Sequence[PendingRequest[images.ImageArray, Answer]]
     ) -> list[Answer]:
         """One batch, in a thread: step, note, split."""
-        if kind == "adapt":
-            self._require_room(name)  # again: many may have asked at once
         batch = images.as_batch([request.payload for request in requests])
-        taken = self._taken(name, batch, kind == "adapt")
+        with self._place_for(name) if kind == "adapt" else contextlib.nullcontext():
+            taken, lost = self._taken(name, batch, kind == "adapt")
         if not self._size_is_sure:
             self._size_is_sure = True
             try:
@@ -237,35 +261,87 @@ class Service:
                     sure[rows],
                     taken.frozen,
                     taken.record is not None,
+                    lost,
                 )
             )
             offset += request.size
         return answers
 
-    def _taken(self, name: str, batch: Tensor, adapt: bool) -> Taken:
-        try:
-            return self.fleet.take(name, batch, adapt=adapt)
-        except SnapshotError as error:  # it was idle, and its file was damaged
-            self._damaged(name, str(error))
-            self.snapshots.recover(self.fleet, name)
-            return self.fleet.take(name, batch, adapt=adapt)
-        except (ValueError, RuntimeError, TypeError, IndexError) as error:
-            if self._size_is_sure:
-                raise
-            self.size = None
-            reason = " ".join(str(error).split())[:300]
-            raise RefusedError(
-                "unfit", f"the model cannot take images of shape {list(batch.shape[1:])}: {reason}"
-            ) from error
+    def _taken(self, name: str, batch: Tensor, adapt: bool) -> tuple[Taken, int]:
+        """What came of a batch, and how many steps the stream had lost before it."""
+        lost = 0
+        pauses = list(_PAUSES)
+        while True:
+            try:
+                taken = self.fleet.take(name, batch, adapt=adapt)
+                self._unreadable.discard(name)
+                return taken, lost
+            except LostStreamError:
+                try:
+                    lost += self._recover(name)
+                except UnreadableStreamError as error:
+                    raise self._not_now(name, error) from error
+            except UnreadableStreamError as error:  # what was in the way may be gone in a moment
+                if not pauses:
+                    raise self._not_now(name, error) from error
+                time.sleep(pauses.pop(0))
+            except Exception as error:
+                if is_out_of_memory(error):
+                    _log.error("a batch of stream %r found no memory: %s", name, error)
+                    raise RefusedError("memory", "the service has no memory for this now: try again later") from error
+                if self._size_is_sure or not isinstance(error, (ValueError, RuntimeError, TypeError, IndexError)):
+                    raise
+                self.size = None
+                reason = " ".join(str(error).split())[:300]
+                raise RefusedError(
+                    "unfit", f"the model cannot take images of shape {list(batch.shape[1:])}: {reason}"
+                ) from error
 
-    def _require_room(self, name: str) -> None:
-        if len(self.fleet) >= self.settings.max_streams and name not in self.fleet:
+    def _not_now(self, name: str, error: UnreadableStreamError) -> RefusedError:
+        self._unreadable.add(name)
+        _log.error("%s; it stays as it is", error)
+        return RefusedError(
+            "storage", "the state of this stream cannot be read now, it stays as it is: try again later"
+        )
+
+    def _recover(self, name: str) -> int:
+        """Take a stream whose file is damaged or gone back to a snapshot; how many steps that costs."""
+        with self._recovering:
+            try:
+                self.fleet.wake(name)  # once more: another thread may have recovered it, or the disk misread
+                return 0
+            except LostStreamError as error:
+                self._damaged(name, str(error))
+            had = self.fleet[name].step
+            self.snapshots.recover(self.fleet, name)
+            has = self.fleet[name].step
+            if has < had:
+                self.watch.lost(name, had, has)
+            return had - has
+
+    @contextlib.contextmanager
+    def _place_for(self, name: str) -> Iterator[None]:
+        """Room for a stream that may begin inside; a RefusedError when there is none, however many ask at once."""
+        with self._room:
+            new = name not in self.fleet and name not in self._beginning
+            if new:
+                self._require_room(name, len(self._beginning))
+                self._beginning.add(name)
+        try:
+            yield
+        finally:
+            if new:
+                with self._room:
+                    self._beginning.discard(name)
+
+    def _require_room(self, name: str, more: int = 0) -> None:
+        if len(self.fleet) + more >= self.settings.max_streams and name not in self.fleet:
             raise RefusedError("streams", f"there are {len(self.fleet)} streams, which is the limit: delete some first")
 
     def _remember(self, name: str) -> None:
         """Write down that a stream has begun, before anybody is told; one that cannot be written has not begun."""
         try:
-            self.snapshots.journal.begin(name)
+            self.snapshots.begin(name)
         except OSError as error:
             with contextlib.suppress(KeyError):
                 self.fleet.drop(name)
@@ -315,6 +391,7 @@ class Service:
         """Back to the source model."""
         self._require(name)
         await self._by_hand(self.fleet[name].reset)
+        self._unreadable.discard(name)
         self.watch.event(name, "reset")
 
     async def rollback(self, name: str, snapshot: str) -> None:
@@ -325,14 +402,19 @@ class Service:
 
         def work() -> None:
             try:
-                self.fleet.rollback(name, path)
+                with self._place_for(name):
+                    self.fleet.rollback(name, path)
             except KeyError:
                 raise RefusedError("unknown", f"the snapshot {snapshot} has no stream {name!r}") from None
-            except (SnapshotError, OSError) as error:
+            except (SnapshotError, FileNotFoundError) as error:
                 _log.warning("stream %r cannot be taken from snapshot %s: %s", name, snapshot, error)
                 raise RefusedError(
                     "damaged", f"the snapshot {snapshot} has no readable copy of stream {name!r}"
                 ) from error
+            except (OSError, MemoryError) as error:
+                _log.error("stream %r cannot be read from snapshot %s now: %s", name, snapshot, error)
+                raise RefusedError("storage", f"the snapshot {snapshot} cannot be read now: try again later") from error
+            self._unreadable.discard(name)
             self._remember(name)
 
         await self._by_hand(work)
@@ -351,6 +433,7 @@ class Service:
                 raise RefusedError("storage", "the stream stays: its end could not be written to the disk") from error
 
         await self._by_hand(work)
+        self._unreadable.discard(name)
         self.watch.forget(name)
 
     def _require(self, name: str) -> None:
@@ -379,6 +462,10 @@ class Service:
             problems.append("the service is shutting down" if self.stopping else "the service is starting")
         if not self.snapshot_works:
             problems.append("the last snapshot failed")
+        if problem := self.snapshots.problem() if self.ready else None:
+            problems.append(problem)
+        if self._unreadable:
+            problems.append(f"idle streams that cannot be read: {len(self._unreadable)}")
         return problems
 
     def metrics(self) -> bytes:
@@ -403,6 +490,7 @@ class Service:
         }
 
 
+_PAUSES = (0.02, 0.1)  # seconds until an idle stream that cannot be read is tried again; other streams wait meanwhile
 _SMALL = 64 * 1024  # bytes that are looked at faster than a thread is woken
 
 

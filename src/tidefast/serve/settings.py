@@ -66,6 +66,8 @@ class Settings(Constrained):
     max_streams: Count = 10_000
     max_body: Count = 64 * 2**20
     """Bytes of a request."""
+    body_budget: Count = 512 * 2**20
+    """Bytes that all requests under way may hold, as they came and decoded."""
     max_pixels: Count = 4096 * 4096
     """Of one image; of all images of a request as long as their size is not known."""
     timeout: Seconds = 30.0
@@ -83,6 +85,11 @@ class Settings(Constrained):
             raise ValueError(
                 f"queue and stream_queue must hold max_batch ({self.max_batch}) images or more, "
                 f"got {self.queue} and {self.stream_queue}"
+            )
+        if self.body_budget < self.max_body:
+            raise ValueError(
+                f"body_budget must be max_body ({self.max_body}) bytes or more, got {self.body_budget}: one request "
+                "has to fit"
             )
         if self.token is None:
             if not is_loopback(self.host):

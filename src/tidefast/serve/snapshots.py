@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -13,10 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tidefast.core.files import LOCK, locked, write_atomically
-from tidefast.errors import SnapshotError
+from tidefast.core.files import write_atomically
+from tidefast.errors import SnapshotError, UnreadableStreamError
 from tidefast.fleet import Fleet
 from tidefast.fleet.manifest import MANIFEST, checked_name, read_manifest
+from tidefast.serve.hold import FolderHold
 
 _NUMBERED = re.compile(r"\d{6,12}")
 _log = logging.getLogger("tidefast.serve")
@@ -36,7 +38,9 @@ class Journal:
         """Streams that were dropped, and the number of the last snapshot before that."""
         content = path.read_bytes() if path.exists() else b""
         self._torn = not content.endswith(b"\n") and content != b""
-        for line in content.splitlines():
+        lines = content.splitlines()
+        self._lines = len(lines)
+        for line in lines:
             try:
                 event = json.loads(line)
                 self._note(checked_name(event["stream"]), event["dropped"])
@@ -52,11 +56,16 @@ class Journal:
 
     def compact(self, oldest: int) -> None:
         """Leave out what no snapshot from number `oldest` on can contradict."""
-        self.dropped = {name: last for name, last in self.dropped.items() if last >= oldest}
-        lines = [_event(name, last) for name, last in sorted(self.dropped.items())]
-        lines += [_event(name, None) for name in sorted(self.names)]
-        write_atomically(self._path, b"".join(lines))
-        self._torn = False
+        with self._lock:
+            self.dropped = {name: last for name, last in self.dropped.items() if last >= oldest}
+            lines = [_event(name, last) for name, last in sorted(self.dropped.items())]
+            lines += [_event(name, None) for name in sorted(self.names)]
+            write_atomically(self._path, b"".join(lines))
+            self._torn, self._lines = False, len(lines)
+
+    def is_long(self) -> bool:
+        """Whether most of its lines are of streams that were dropped, or begun again, since."""
+        return self._lines > 1000 + 2 * (len(self.names) + len(self.dropped))
 
     def begin(self, name: str) -> None:
         """A stream has begun; an OSError when that cannot be written."""
@@ -68,14 +77,16 @@ class Journal:
         self._append(name, last)
 
     def _append(self, name: str, dropped: int | None) -> None:
-        with open(self._path, "ab", buffering=0) as file:
-            with self._lock:
+        with contextlib.ExitStack() as opened:
+            with self._lock:  # opened inside: `compact` puts another file in its place
+                file = opened.enter_context(open(self._path, "ab", buffering=0))
                 line = b"\n" * self._torn + _event(name, dropped)
                 start = file.seek(0, os.SEEK_END)
                 if file.write(line) != len(line):
                     file.truncate(start)
                     raise OSError(f"there is no room for the journal {self._path.name}")
                 self._torn = False
+                self._lines += 1
                 self._note(name, dropped)
             os.fsync(file.fileno())  # outside of the lock: many streams may begin at once
 
@@ -93,9 +104,7 @@ class Snapshots:
     """
 
     def __init__(self, folder: Path, keep: int, on_damage: Callable[[str, str], None]) -> None:
-        self._holding = contextlib.ExitStack()
-        folder.mkdir(parents=True, exist_ok=True)
-        self._holding.enter_context(locked(folder / LOCK, patience=2.0))  # a killed predecessor may still be ending
+        self._hold = FolderHold(folder, patience=2.0)  # a killed predecessor may still be ending
         self.folder, self.keep, self._on_damage = folder / "snapshots", keep, on_damage
         self.folder.mkdir(exist_ok=True)
         for left_over in self.folder.glob(".*.tmp"):
@@ -105,14 +114,35 @@ class Snapshots:
         self.journal = Journal(folder / "journal.jsonl")
         self._taking = threading.Lock()
         self._changes = -1
+        self.unreadable: list[int] = []
+        """Snapshots that were passed over at the start, because the lists of their streams are damaged."""
 
     def close(self) -> None:
         """Let another process use the folder."""
-        self._holding.close()
+        self._hold.close()
+
+    def problem(self) -> str | None:
+        """What is wrong with the folder; None when nothing is."""
+        return self._hold.problem()
+
+    def _ensure_folder(self) -> None:
+        """Make a folder that was deleted anew; an OSError when it was moved away, or another is in its place."""
+        problem = self._hold.problem()
+        if problem is None:
+            return
+        if self._hold.folder.exists() or not self._hold.removed():
+            raise OSError(errno.ESTALE, problem)
+        _log.error("%s was deleted: it is made anew, and its snapshots are lost", self._hold.folder)
+        self._hold.make_anew()
+        self.folder.mkdir()
+        self.idle.mkdir()
+        self.journal.compact(0)
 
     def numbers(self) -> list[int]:
         """Of the snapshots, the oldest first."""
-        return sorted(int(path.name) for path in self.folder.iterdir() if _NUMBERED.fullmatch(path.name))
+        with contextlib.suppress(FileNotFoundError):
+            return sorted(int(path.name) for path in self.folder.iterdir() if _NUMBERED.fullmatch(path.name))
+        return []
 
     def _last(self) -> int:
         """The highest number that was ever used, as far as anything remembers it."""
@@ -134,18 +164,19 @@ class Snapshots:
             rows.append({"name": self.path(number).name, "taken": round(taken, 3), "streams": len(streams)})
         return rows
 
-    def restore(self, fleet: Fleet) -> None:
-        """Go on from the newest readable snapshot and the journal."""
+    def restore(self, fleet: Fleet) -> dict[str, int]:
+        """Go on from the newest readable snapshot and the journal; the step that each stream had there."""
         numbers = self.numbers()[::-1]
-        used = 0
+        used, had = 0, {}
         for i, number in enumerate(numbers):
             try:
-                read_manifest(self.path(number))
+                manifest = read_manifest(self.path(number))
             except SnapshotError as error:
+                self.unreadable.append(number)
                 self._on_damage(f"snapshot {number:06d}", str(error))
                 continue
             fleet.restore(self.path(number), *map(self.path, numbers[i + 1 :]), on_damage=self._on_damage)
-            used = number
+            used, had = number, {name: int(about["step"]) for name, about in manifest.items()}
             break
         for name, last in self.journal.dropped.items():
             if name in fleet and used <= last:
@@ -158,25 +189,36 @@ class Snapshots:
         except OSError as error:
             _log.warning("the journal cannot be written, it stays as it is: %s", error)
         self._changes = fleet.changes
+        return had
 
     def take(self, fleet: Fleet, *, always: bool = False) -> tuple[int, int] | None:
         """Take a snapshot if anything has changed since the last: its number and how many streams it holds."""
         with self._taking:
+            self._ensure_folder()
             changes = fleet.changes
-            if changes == self._changes and not always:
+            if changes == self._changes and not always and self.folder.is_dir():
                 return None
             number = self._last() + 1
             streams = fleet.snapshot(self.path(number))
             self._changes = changes
             for old in self.numbers()[: -self.keep]:
                 shutil.rmtree(self.path(old), ignore_errors=True)
+            if self.journal.is_long():
+                self.journal.compact(self.numbers()[0])
             return number, streams
+
+    def begin(self, name: str) -> None:
+        """Write down that a stream has begun; an OSError when that cannot be done."""
+        if name not in self.journal.names:
+            self._ensure_folder()
+            self.journal.begin(name)
 
     def drop(self, fleet: Fleet, name: str) -> None:
         """Drop a stream, for good: no snapshot brings it back at a restart."""
         with self._taking:  # so that "the last snapshot before" is the truth
             if name not in fleet:
                 raise KeyError(f"there is no stream {name!r}")
+            self._ensure_folder()
             self.journal.drop(name, self._last())
             fleet.drop(name)
 
@@ -186,12 +228,21 @@ class Snapshots:
         return path if path is not None and path.is_dir() else None
 
     def recover(self, fleet: Fleet, name: str) -> None:
-        """Take a stream that cannot be read any more back to the newest snapshot that has it whole, or to its start."""
-        for number in self.numbers()[::-1]:
-            try:
-                fleet.rollback(name, self.path(number))
-            except (SnapshotError, KeyError, OSError) as error:
-                _log.warning("stream %r cannot be taken from snapshot %06d: %s", name, number, error)
-                continue
-            return
+        """Take a stream that is lost back to the newest snapshot that has it whole, or to its start.
+
+        An UnreadableStreamError when there may be a newer one that only cannot be read now.
+        """
+        problem = self._hold.problem()
+        if problem is not None and not self._hold.removed():
+            raise UnreadableStreamError(f"stream {name!r} cannot be read: {problem}")
+        try:
+            for number in self.numbers()[::-1]:
+                try:
+                    fleet.rollback(name, self.path(number))
+                except (SnapshotError, KeyError, FileNotFoundError) as error:
+                    _log.warning("stream %r cannot be taken from snapshot %06d: %s", name, number, error)
+                    continue
+                return
+        except (OSError, MemoryError) as error:
+            raise UnreadableStreamError(f"stream {name!r} cannot be read from the snapshots now: {error}") from error
         fleet[name].reset()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import io
 from collections.abc import AsyncGenerator
 
 from fastapi import Request
@@ -13,15 +14,17 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect
 
 from tidefast.serve import images
+from tidefast.serve.limits import ByteAccount
 from tidefast.serve.refused import RefusedError
 from tidefast.serve.service import Service
 
 _SWALLOW = 2.0  # seconds
+_SWALLOWED = 64 * 2**20  # bytes; they are thrown away as they come
 _SLOW = 2**20  # bytes that decoding an image weighs: always worth a thread, however small the file
 
 
-async def read_images(request: Request, service: Service) -> images.ImageArray:
-    """The images in a request's body."""
+async def read_images(request: Request, service: Service, account: ByteAccount) -> images.ImageArray:
+    """The images in a request's body; what they take is charged to `account`."""
     limits = service.settings
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in (*images.FORMATS, images.NPY, "multipart/form-data"):
@@ -29,17 +32,38 @@ async def read_images(request: Request, service: Service) -> images.ImageArray:
             "unsupported",
             f"images come as image/png, image/jpeg, multipart/form-data or {images.NPY}, got {kind[:60]!r}",
         )
-    body = _bounded(request, limits.max_body)
+    body = _charged(_bounded(request, limits.max_body), account)
     if kind == "multipart/form-data":
-        files = await _files(request, body, limits.max_batch)
-        size = sum(map(len, files)) + 1 + _SLOW
-        return await service.decode(functools.partial(images.decoded, files, limits.max_pixels, service.size), size)
-    content = b"".join([chunk async for chunk in body])
+        files = await _files(request, body, limits.max_batch, limits.max_body)
+    else:
+        files = [await _joined(body)]
+    size = sum(map(len, files))
     if kind == images.NPY:
-        work = functools.partial(images.unpacked, content, limits.max_pixels)
-        return await service.decode(work, len(content))
-    work = functools.partial(images.decoded, [content], limits.max_pixels, service.size)
-    return await service.decode(work, len(content) + _SLOW)
+        return await service.decode(functools.partial(images.unpacked, files[0], limits.max_pixels), size)
+    work = functools.partial(images.measured, files, limits.max_pixels, service.size)
+    account.charge(await service.decode(work, size + _SLOW))  # small files may hold large images
+    return await service.decode(functools.partial(images.decoded, files), size + _SLOW)
+
+
+async def read_small(request: Request, most: int, patience: float) -> bytes:
+    """A body that has no reason to be large; a TimeoutError when it takes longer than `patience` seconds."""
+    async with asyncio.timeout(patience):
+        return await _joined(_bounded(request, most))
+
+
+async def _joined(body: AsyncGenerator[bytes, None]) -> bytes:
+    """All of it, without a second copy of it on the way."""
+    content = io.BytesIO()
+    async for chunk in body:
+        content.write(chunk)
+    return content.getvalue()  # shares the memory
+
+
+async def _charged(body: AsyncGenerator[bytes, None], account: ByteAccount) -> AsyncGenerator[bytes, None]:
+    async with contextlib.aclosing(body):
+        async for chunk in body:
+            account.charge(len(chunk))
+            yield chunk
 
 
 async def _bounded(request: Request, most: int) -> AsyncGenerator[bytes, None]:
@@ -58,7 +82,7 @@ async def _bounded(request: Request, most: int) -> AsyncGenerator[bytes, None]:
                     yield chunk
             if too_large:
                 if "expect" not in request.headers:
-                    await _swallow(stream, most)
+                    await _swallow(stream, max(most, _SWALLOWED))
                 raise RefusedError("too_large", f"a request has at most {most} bytes, got {promised or 'more'}")
     except ClientDisconnect:
         raise RefusedError("malformed", "the connection ended before the request did") from None
@@ -75,9 +99,10 @@ async def _swallow(stream: AsyncGenerator[bytes, None], most: int) -> None:
                     return
 
 
-async def _files(request: Request, body: AsyncGenerator[bytes, None], most: int) -> list[bytes]:
-    """The files called "images" of a form."""
+async def _files(request: Request, body: AsyncGenerator[bytes, None], most: int, size: int) -> list[bytes]:
+    """The files called "images" of a form of at most `size` bytes."""
     parser = MultiPartParser(request.headers, body, max_files=most + 1, max_fields=0)
+    parser.spool_max_size = size + 1  # in memory, which is bounded; never to a disk that may be full
     try:
         form = await parser.parse()
     except MultiPartException as error:
@@ -93,6 +118,13 @@ async def _files(request: Request, body: AsyncGenerator[bytes, None], most: int)
             raise RefusedError("unfit", f'a form holds files called "images", got {strangers[:3] or "none"}')
         if len(files) > most:
             raise RefusedError("too_large", f"a request holds at most {most} images, got {len(files)}: send several")
-        return [await value.read() for _, value in files]
+        return [await _read_out(value) for _, value in files]
     finally:
         await form.close()
+
+
+async def _read_out(file: UploadFile) -> bytes:
+    """What is in it; it is closed at once, so that nothing is there twice."""
+    content = await file.read()
+    await file.close()
+    return content

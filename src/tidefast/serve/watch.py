@@ -72,6 +72,7 @@ class Watch:
         self._alarms: dict[tuple[str | None, str], Alarm] = {}
         self._alarms_of: Counter[str] = Counter()
         self._failures = 0
+        self._had: dict[str | None, int] = {}  # streams that lost steps, and the step at which they were
         self._reasons: dict[str, int] = {"": 0}  # why steps were skipped, by number
 
     def expect(self, measures: Mapping[str, Measurement]) -> None:
@@ -92,6 +93,8 @@ class Watch:
                 judge = self._judges[name] = StreamAlarms(self.bounds, self.classes)
             judge.step(record, images)
             changed = self._settle(name, judge)
+            if record.step >= self._had.get(name, math.inf):
+                changed += self._found(name)
         self._tell(changed)
 
     def answered(self, name: str, *, latency: float, images: int) -> None:
@@ -115,7 +118,34 @@ class Watch:
             if judge is not None and what in ("reset", "rollback"):
                 judge.clear()
                 changed = self._settle(name, judge)
+            if what in ("reset", "rollback"):
+                changed += self._found(name)
         _log.log(logging.WARNING if what == "damaged" else logging.INFO, "stream %r: %s", name, what)
+        self._tell(changed)
+
+    def lost(self, name: str | None, had: int, has: int) -> None:
+        """A stream was at step `had`, and goes on from step `has`; without a name, all of them lost some steps."""
+        with self._lock:
+            self._metrics.lost += had - has
+            changed = self._found(name)
+            if name is None:
+                message = (
+                    "the newest snapshot is damaged, all streams go on from an older one: steps since then are lost. "
+                    "Check the disk; this ends when the damaged snapshot is gone from the state folder."
+                )
+            else:
+                self._had[name] = had
+                message = (
+                    f"its file was damaged or gone: it was at step {had} and went on from step {has}, the newest that "
+                    f"could be found. Check the disk. This ends at step {had}, or with a reset or a rollback."
+                )
+            changed.append(self._raise((name, "lost"), Alarm(name, "lost", self._wall(), message, had - has, 0)))
+        self._tell(changed)
+
+    def found(self, name: str | None) -> None:
+        """What was lost is made up for."""
+        with self._lock:
+            changed = self._found(name)
         self._tell(changed)
 
     def queue(self, waiting: int) -> None:
@@ -135,8 +165,8 @@ class Watch:
                     f"{self._failures} snapshots in a row failed: a restart now would lose the steps since the last "
                     "good one. Check the space and the permissions of the state folder; the log has the error."
                 )
-                found = Alarm(None, "snapshots", self._wall(), message, self._failures, self.bounds.failures)
-                changed.append(self._raise(key, found))
+                alarm = Alarm(None, "snapshots", self._wall(), message, self._failures, self.bounds.failures)
+                changed.append(self._raise(key, alarm))
             elif ok and key in self._alarms:
                 changed.append(self._lower(key))
         self._tell(changed)
@@ -148,6 +178,7 @@ class Watch:
             self._kept -= 0 if recent is None else len(recent)
             self._judges.pop(name, None)
             self._seen.pop(name, None)
+            self._had.pop(name, None)
             self._metrics.forget(name)
             changed = [self._lower((name, kind)) for kind in KINDS if (name, kind) in self._alarms]
         self._tell(changed)
@@ -161,20 +192,20 @@ class Watch:
         """
         with self._lock:
             recent = self._recent.get(name) or RecentSteps()
-            found = recent.after(since)
+            steps = recent.after(since)
             reasons = list(self._reasons)
-        return [recent.unpacked(step, reasons) for step in found]
+        return [recent.unpacked(step, reasons) for step in steps]
 
     def lately(self, name: str) -> dict[str, Any]:
         """A stream at a glance: resets in its last steps, the trend of its concentration, when it was last used."""
         with self._lock:
             recent = self._recent.get(name) or RecentSteps()
-            found = recent.latest(LATELY)
+            steps = recent.latest(LATELY)
             seen = self._seen.get(name)
         return {
-            "resets": sum(map(recent.was_reset, found)),
-            "steps": len(found),
-            "trend": [recent.trend(step, ("concentration", "threshold")) for step in found[-_TREND:]],
+            "resets": sum(map(recent.was_reset, steps)),
+            "steps": len(steps),
+            "trend": [recent.trend(step, ("concentration", "threshold")) for step in steps[-_TREND:]],
             "seen": None if seen is None else round(seen[1], 3),
         }
 
@@ -233,11 +264,15 @@ class Watch:
             key = (name, kind)
             if kind in on and key not in self._alarms:
                 value, bound = judge.values[kind]
-                found = Alarm(name, kind, self._wall(), judge.message(kind), value, bound)
-                changed.append(self._raise(key, found))
+                alarm = Alarm(name, kind, self._wall(), judge.message(kind), value, bound)
+                changed.append(self._raise(key, alarm))
             elif kind not in on and key in self._alarms:
                 changed.append(self._lower(key))
         return changed
+
+    def _found(self, name: str | None) -> list[Alarm]:
+        self._had.pop(name, None)
+        return [self._lower((name, "lost"))] if (name, "lost") in self._alarms else []
 
     def _raise(self, key: tuple[str | None, str], alarm: Alarm) -> Alarm:
         self._alarms[key] = alarm

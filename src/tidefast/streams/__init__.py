@@ -6,7 +6,7 @@ from tidefast.streams.batch import Batch, Span
 from tidefast.streams.cached import CachedStream
 from tidefast.streams.ccc import LEVELS, chained_walks, find_path, noise_chain, noise_types, synthetic_matrix, walk
 from tidefast.streams.ccc_images import CCCImages
-from tidefast.streams.ccc_recipes import CCCMiniRecipe, CCCRecipe
+from tidefast.streams.ccc_recipes import CCC1kRecipe, CCCMiniRecipe, CCCRecipe
 from tidefast.streams.domain import Domain
 from tidefast.streams.domain_order import DomainOrder, InTurn, Runs, Segments
 from tidefast.streams.errors import StreamError
@@ -27,6 +27,7 @@ __all__ = [
     "AsGiven",
     "Batch",
     "ByLabel",
+    "CCC1kRecipe",
     "CCCImages",
     "CCCMiniRecipe",
     "CCCRecipe",

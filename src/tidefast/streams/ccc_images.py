@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tidefast.corruptions.randomness import generator
 from tidefast.corruptions.severity import Scale
 from tidefast.datasets import ImageFolder, LabelledImages
+from tidefast.datasets.imageset import Pixels
 from tidefast.datasets.picture import read_rgb, require_pillow
 from tidefast.streams.domain import Domain
 from tidefast.streams.jpeg import QUALITY, stored
+from tidefast.streams.order import Positions
 from tidefast.streams.rendering import Rendering, corrupted
 
 Box = tuple[int, int, int, int]
@@ -37,27 +38,18 @@ class CCCImages(Rendering):
     jpeg: int | None = QUALITY
 
     def render(
-        self,
-        data: LabelledImages,
-        places: npt.NDArray[np.int64],
-        domain: Domain,
-        *,
-        seed: int,
-        indices: npt.NDArray[np.int64],
-        scale: Scale,
-    ) -> npt.NDArray[np.uint8]:
+        self, data: LabelledImages, places: Positions, domain: Domain, *, seed: int, indices: Positions, scale: Scale
+    ) -> Pixels:
         images = _pieces(data, places, seed, indices) if self.crop else data[places].images
         images = corrupted(images, domain, seed=seed, indices=indices, scale=scale)
         return images if self.jpeg is None else stored(images, self.jpeg)
 
 
-def _pieces(
-    data: LabelledImages, places: npt.NDArray[np.int64], seed: int, indices: npt.NDArray[np.int64]
-) -> npt.NDArray[np.uint8]:
+def _pieces(data: LabelledImages, places: Positions, seed: int, indices: Positions) -> Pixels:
     """A random piece of each picture, flipped every other time, brought to one size."""
     image_module = require_pillow()
     if isinstance(data, ImageFolder):
-        whole: Iterable[npt.NDArray[np.uint8]] = (read_rgb(data.paths[place]) for place in places)
+        whole: Iterable[Pixels] = (read_rgb(data.paths[place]) for place in places)
         size = (data.crop, data.crop)
     else:
         images = data[places].images

@@ -14,7 +14,7 @@ from annotated_types import Interval
 
 from tidefast.core.constraints import Count, Percent
 from tidefast.core.validation import require_choice, require_count, require_number
-from tidefast.datasets import LabelledImages
+from tidefast.datasets import LabelledImages, photos
 from tidefast.streams.ccc import LEVELS, PathCell, endless_chain, noise_types, walk
 from tidefast.streams.ccc_images import CCCImages
 from tidefast.streams.images import Data, labelled_images
@@ -112,7 +112,7 @@ class CCCRecipe(Recipe):
     def source(self, data: Data | None) -> tuple[LabelledImages, Rendering]:
         if data is None and self.needs:
             raise ValueError(f"stream {self.name!r} needs {self.needs}; 'ccc-mini' needs nothing")
-        return labelled_images(data), CCCImages(crop=self.crop, jpeg=self.jpeg)
+        return self.clean_images(data), CCCImages(crop=self.crop, jpeg=self.jpeg)
 
     def paths(self) -> dict[tuple[str, str], list[PathCell]]:
         """The path from each type to each other one."""
@@ -166,6 +166,27 @@ class CCCMiniRecipe(CCCRecipe):
     needs: ClassVar[str] = ""
     targets: ClassVar[dict[str, float]] = {"easy": 60.0, "medium": 45.0, "hard": 0.0}
     random_speeds: ClassVar[tuple[int, ...]] = (80, 160, 400)
+
+
+@registry.register("ccc-1k")
+@dataclass(frozen=True)
+class CCC1kRecipe(CCCMiniRecipe):
+    """`ccc` at 128 pixels and with a thousand classes, calibrated for bundled-lite0 on the bundled photos.
+
+    >>> from tidefast.streams import make
+    >>> stream = make("ccc-1k", level="hard", seed=43, steps=2000, part="stream")
+    >>> stream
+    Stream('ccc-1k', 2000 steps of 32, 800 images, seed 43)
+    """
+
+    matrix: str | os.PathLike[str] | Matrix | None = "bundled-1k"
+    jpeg: Quality | None = QUALITY
+
+    targets: ClassVar[dict[str, float]] = {"easy": 40.0, "medium": 25.0, "hard": 10.0}
+    default_batch: ClassVar[int] = 32
+
+    def clean_images(self, data: Data | None) -> LabelledImages:
+        return photos() if data is None else labelled_images(data)
 
 
 def until(stretches: Iterable[Stretch], images: int) -> Iterator[Stretch]:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tidefast.core.bundle import bundled_1k
 from tidefast.core.files import write_atomically
 from tidefast.corruptions.names import CCC, canonical
 from tidefast.datasets.errors import DatasetError
@@ -24,7 +25,7 @@ from tidefast.datasets.plainpickle import read_pickle
 from tidefast.errors import FORMER_NAME, of_former_name
 from tidefast.streams.ccc import GRID, PathCell, find_path, synthetic_matrix
 
-BUNDLED = "bundled_ccc.npz"
+BUNDLED, BUNDLED_1K = "bundled_ccc.npz", "ccc.npz"
 
 UNKNOWN, MEASURED, INTERPOLATED, ASSUMED = range(4)
 """How a cell is known: not at all, from images, from its neighbours, or set without looking (a row at chance)."""
@@ -154,6 +155,15 @@ class Matrix:
         return cls._of_bytes(resources.files("tidefast.streams").joinpath(BUNDLED).read_bytes(), BUNDLED)
 
     @classmethod
+    def bundled_1k(cls) -> Matrix:
+        """That of bundled-lite0 on the bundled photos; pairs of the four types of the hard level were measured.
+
+        >>> Matrix.bundled_1k().model
+        'bundled-lite0'
+        """
+        return cls._of_bytes(bundled_1k(BUNDLED_1K), BUNDLED_1K)
+
+    @classmethod
     def synthetic(cls, types: Sequence[str] = CCC) -> Matrix:
         """`synthetic_matrix` for every pair: nothing in it was measured, so streams along it are not calibrated."""
         accuracies = np.tile(synthetic_matrix(), (len(types), len(types), 1, 1))
@@ -213,7 +223,7 @@ class Matrix:
 
 
 def matrix_of(source: str | os.PathLike[str] | Matrix) -> Matrix:
-    """The matrix a caller meant: one at hand, "bundled", "synthetic", or a file (.npz, or the published pickle).
+    """The matrix a caller meant: one at hand, "bundled", "bundled-1k", "synthetic", or a file (.npz or pickle).
 
     >>> matrix_of("synthetic").model
     'synthetic'
@@ -222,6 +232,8 @@ def matrix_of(source: str | os.PathLike[str] | Matrix) -> Matrix:
         return source
     if source == "bundled":
         return Matrix.bundled()
+    if source == "bundled-1k":
+        return Matrix.bundled_1k()
     if source == "synthetic":
         return Matrix.synthetic()
     return Matrix.of_pickle(source) if Path(source).suffix in (".pickle", ".pkl") else Matrix.read(source)

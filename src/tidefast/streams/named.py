@@ -14,6 +14,7 @@ from tidefast.core.registry import Registry
 from tidefast.core.specification import Given, Specification, called, imported
 from tidefast.corruptions.severity import Scale
 from tidefast.datasets import LabelledImages
+from tidefast.datasets.parts import PartName
 from tidefast.errors import SpecificationError
 from tidefast.streams.batching import Ragged
 from tidefast.streams.ccc import chained_walks, find_path, noise_chain, noise_types, synthetic_matrix
@@ -45,9 +46,13 @@ class Recipe(Constrained):
     needs: ClassVar[str] = ""
     """Which files a run needs and how they are laid out; empty when the bundled images do."""
 
+    def clean_images(self, data: Data | None) -> LabelledImages:
+        """The clean images that a caller meant."""
+        return labelled_images(data)
+
     def source(self, data: Data | None) -> tuple[LabelledImages, Rendering | None]:
         """The images that the stream draws from, and how they are rendered; None: by the corruptions of the domain."""
-        return labelled_images(data), self.rendering
+        return self.clean_images(data), self.rendering
 
     def label_order(self) -> Order | None:
         """The order of one pass when the caller gives none; None: shuffled."""
@@ -79,13 +84,14 @@ class Recipe(Constrained):
 
 registry: Registry[Recipe] = Registry("stream", Recipe)
 
-_GENERAL = ("data", "seed", "steps", "batch", "order", "ragged", "scale")
+_GENERAL = ("data", "part", "seed", "steps", "batch", "order", "ragged", "scale")
 
 
 def make(
     name: Given,
     data: Data | str | os.PathLike[str] | None = None,
     *,
+    part: PartName | None = None,
     seed: int | None = None,
     steps: int | None = None,
     batch: int | None = None,
@@ -98,7 +104,8 @@ def make(
 
     They may stand in the name, as in "ccc-mini:level=hard", and so may all else. `module:function` is called with
     `seed`, `steps`, `batch` and whatever else is given, and returns the stream. `data` may also be a name or a path
-    that `tidefast.datasets.open` takes. `seed` defaults to 0, `batch` to that of the protocol, `ragged` to "keep".
+    that `tidefast.datasets.open` takes. `part`: "stream" or "held" of it, which have no image in common.
+    `seed` defaults to 0, `batch` to that of the protocol, `ragged` to "keep".
 
     >>> stream = make("drift", seed=43, steps=2000)
     >>> stream
@@ -106,7 +113,7 @@ def make(
     >>> str(stream[0].domain), str(stream[20].domain)
     ('gaussian_noise 5', 'gaussian_noise 5 + impulse_noise 1.25')
     """
-    asked = dict(zip(_GENERAL, (data, seed, steps, batch, order, ragged, scale), strict=True))
+    asked = dict(zip(_GENERAL, (data, part, seed, steps, batch, order, ragged, scale), strict=True))
     given = {key: value for key, value in asked.items() if value is not None}
     specification = Specification.parse(name).but(**options, **given)
     what = f"stream {specification.name!r}"
@@ -134,10 +141,10 @@ def _bound(specification: Specification) -> Callable[[], object]:
 
 def _is_recipe(address: str) -> bool:
     try:
-        found = imported(address)
+        target = imported(address)
     except SpecificationError:
         return False  # which is said when it is looked for in earnest
-    return isinstance(found, type) and issubclass(found, Recipe)
+    return isinstance(target, type) and issubclass(target, Recipe)
 
 
 def _of_recipe(make_recipe: Callable[[], Recipe], general: dict[str, Any]) -> Seekable:
@@ -150,7 +157,12 @@ def _of_recipe(make_recipe: Callable[[], Recipe], general: dict[str, Any]) -> Se
         ragged=general.get("ragged", "keep"),
         scale=general.get("scale"),
     )
-    return recipe.stream(datasets.open(data) if isinstance(data, (str, os.PathLike)) else data, settings)
+    images = datasets.open(data) if isinstance(data, (str, os.PathLike)) else data
+    if "part" in general:
+        if images is None and recipe.needs:
+            raise ValueError(f"part={general['part']!r} is of images that stream {recipe.name!r} is given as data=")
+        images = datasets.part_of(recipe.clean_images(images), general["part"])
+    return recipe.stream(images, settings)
 
 
 @registry.register("clean")
@@ -166,6 +178,21 @@ class Clean(Recipe):
 
     def schedule(self, *, seed: int, size: int, batch: int, steps: int | None) -> Schedule:
         return hold(Domain(), size if steps is None else steps * batch)
+
+
+@registry.register("clean-1k")
+@dataclass(frozen=True)
+class Clean1k(Clean):
+    """A thousand photos with ImageNet's labels as they are, 128 pixels; without `steps` one pass over them.
+
+    >>> len(make("clean-1k")), len(make("clean-1k", part="held"))
+    (32, 7)
+    """
+
+    default_batch: ClassVar[int] = 32
+
+    def clean_images(self, data: Data | None) -> LabelledImages:
+        return datasets.photos() if data is None else labelled_images(data)
 
 
 @registry.register("drift")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-import numpy as np
-import numpy.typing as npt
-
 from tidefast.corruptions import corrupt
 from tidefast.corruptions.severity import Scale
 from tidefast.datasets import LabelledImages
+from tidefast.datasets.imageset import Pixels
 from tidefast.streams.domain import Domain
+from tidefast.streams.order import Positions
 
 
 class Rendering(ABC):
@@ -18,15 +17,8 @@ class Rendering(ABC):
 
     @abstractmethod
     def render(
-        self,
-        data: LabelledImages,
-        places: npt.NDArray[np.int64],
-        domain: Domain,
-        *,
-        seed: int,
-        indices: npt.NDArray[np.int64],
-        scale: Scale,
-    ) -> npt.NDArray[np.uint8]:
+        self, data: LabelledImages, places: Positions, domain: Domain, *, seed: int, indices: Positions, scale: Scale
+    ) -> Pixels:
         """Images [n, H, W, 3] of `data` at `places`, under `domain`; `indices` key what is drawn for each of them."""
 
 
@@ -34,21 +26,12 @@ class Corrupted(Rendering):
     """The images under the corruptions of the domain, one after the other."""
 
     def render(
-        self,
-        data: LabelledImages,
-        places: npt.NDArray[np.int64],
-        domain: Domain,
-        *,
-        seed: int,
-        indices: npt.NDArray[np.int64],
-        scale: Scale,
-    ) -> npt.NDArray[np.uint8]:
+        self, data: LabelledImages, places: Positions, domain: Domain, *, seed: int, indices: Positions, scale: Scale
+    ) -> Pixels:
         return corrupted(data[places].images, domain, seed=seed, indices=indices, scale=scale)
 
 
-def corrupted(
-    images: npt.NDArray[np.uint8], domain: Domain, *, seed: int, indices: npt.NDArray[np.int64], scale: Scale
-) -> npt.NDArray[np.uint8]:
+def corrupted(images: Pixels, domain: Domain, *, seed: int, indices: Positions, scale: Scale) -> Pixels:
     """Images under the corruptions of a domain, one after the other."""
     for name, severity in domain.active:
         images = corrupt(images, name, severity, seed=seed, scale=scale, indices=indices)

@@ -133,7 +133,7 @@ def index_of(path: Path) -> ShardIndex:
 
 def scan(path: Path) -> ShardIndex:
     """The index, from the archive itself; a truncated or foreign one is a DatasetError that names it."""
-    samples: list[_Sample] = []
+    samples: list[_ShardSample] = []
     if not path.is_file():
         raise DatasetError(f"there is no shard {path}")
     try:
@@ -175,7 +175,7 @@ class _Finished:
 
 
 @dataclass
-class _Sample:
+class _ShardSample:
     """A sample as its members come along."""
 
     name: str
@@ -189,11 +189,11 @@ class _Sample:
         return _Finished(self.info, self.label, *self.image)
 
 
-def _add(samples: list[_Sample], member: tarfile.TarInfo, file: IO[bytes]) -> None:
+def _add(samples: list[_ShardSample], member: tarfile.TarInfo, file: IO[bytes]) -> None:
     """One member of the archive to the sample it belongs to: the part of the name before the first dot."""
     name, _, ending = member.name.rpartition("/")[2].partition(".")
     if not samples or samples[-1].name != name:
-        samples.append(_Sample(name))
+        samples.append(_ShardSample(name))
     sample = samples[-1]
     if ending.startswith("input."):
         sample.image = member.offset_data, member.size
@@ -204,6 +204,8 @@ def _add(samples: list[_Sample], member: tarfile.TarInfo, file: IO[bytes]) -> No
             sample.info = Info.parse(text)
         else:
             sample.label = int(text)
+            if not 0 <= sample.label < 2**31:
+                raise ValueError(f"{member.name} holds the label {text[:40]!r}, expected a whole number from 0 on")
 
 
 def _index_content(index: ShardIndex, stamp: list[object]) -> bytes:

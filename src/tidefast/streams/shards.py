@@ -67,7 +67,7 @@ class Shards(Seekable):
             classes.update(index.classes)
         self._classes = tuple(classes.get(label, str(label)) for label in range(max(classes) + 1))
         workers = 1 if interleave is None else interleave
-        self._workers = [_Reader(range(w, len(paths), workers), self._sizes) for w in range(workers)]
+        self._workers = [_ShardReader(range(w, len(paths), workers), self._sizes) for w in range(workers)]
         self._batches = [
             reader.images // batch if ragged == "drop" else -(-reader.images // batch) for reader in self._workers
         ]
@@ -140,7 +140,7 @@ class Shards(Seekable):
 
 
 @dataclass(frozen=True)
-class _Reader:
+class _ShardReader:
     """Shards read on end, as one loader worker does."""
 
     shards: range

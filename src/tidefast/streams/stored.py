@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-import numpy.typing as npt
-
 from tidefast.corruptions.severity import Scale
 from tidefast.datasets import LabelledImages
+from tidefast.datasets.imageset import Pixels
 from tidefast.streams.domain import Domain
+from tidefast.streams.order import Positions
 from tidefast.streams.rendering import Rendering
 
 
@@ -28,13 +27,6 @@ class Stored(Rendering):
         self.sets = dict(sets)
 
     def render(
-        self,
-        data: LabelledImages,
-        places: npt.NDArray[np.int64],
-        domain: Domain,
-        *,
-        seed: int,
-        indices: npt.NDArray[np.int64],
-        scale: Scale,
-    ) -> npt.NDArray[np.uint8]:
+        self, data: LabelledImages, places: Positions, domain: Domain, *, seed: int, indices: Positions, scale: Scale
+    ) -> Pixels:
         return self.sets[domain][places].images

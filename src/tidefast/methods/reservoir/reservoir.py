@@ -280,8 +280,8 @@ class _Route:
 
 def _extractor_of(network: Network) -> Extractor | None:
     """What takes the style of images; goes with a private model from `configure` on."""
-    found: Extractor | None = network.module.__dict__[_EXTRACTOR]
-    return found
+    extractor: Extractor | None = network.module.__dict__[_EXTRACTOR]
+    return extractor
 
 
 @dataclass(frozen=True)
@@ -340,7 +340,9 @@ def _supported(kind: type[Method]) -> bool:
 
 def _shelves(fields: Sequence[Field], count: int) -> list[Field]:
     """For each entry, where the values of `fields` are while another entry is live."""
-    return [Field(f"{one.name}.{k}", one.initial, "stream", shape=one.shape) for one in fields for k in range(count)]
+    return [
+        Field(f"{field.name}.{k}", field.initial, "stream", shape=field.shape) for field in fields for k in range(count)
+    ]
 
 
 def _swap(fields: Sequence[Field], state: State, old: int, new: int, origin: int) -> dict[str, Value]:
@@ -349,11 +351,11 @@ def _swap(fields: Sequence[Field], state: State, old: int, new: int, origin: int
     Those that are laid out like the parameters come from entry `origin`, as the parameters do.
     """
     updates: dict[str, Value] = {}
-    for one in fields:
-        updates[f"{one.name}.{old}"] = state[one.name]
-        place = origin if one.layered else new
-        value = state[one.name] if place == old else state[f"{one.name}.{place}"]
-        updates[one.name] = value.clone() if isinstance(value, Tensor) else value
+    for field in fields:
+        updates[f"{field.name}.{old}"] = state[field.name]
+        place = origin if field.layered else new
+        value = state[field.name] if place == old else state[f"{field.name}.{place}"]
+        updates[field.name] = value.clone() if isinstance(value, Tensor) else value
     return updates
 
 

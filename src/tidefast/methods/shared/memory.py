@@ -44,7 +44,6 @@ class MemoryBank:
     def __init__(
         self, state: State, num_classes: int, time_weight: float = 1.0, uncertainty_weight: float = 1.0
     ) -> None:
-        self._state = state
         self._classes: list[int] = state.tensor("bank_classes").tolist()
         self._uncertainties: list[float] = state.tensor("bank_uncertainties").tolist()
         self._ages: list[int] = state.tensor("bank_ages").tolist()

@@ -16,6 +16,7 @@ from tidefast.paper.analyses import (  # noqa: F401 - each registers itself
     schedules,
     sensitivity,
     stability,
+    timer,
     variance,
 )
 from tidefast.paper.analysis import registry

@@ -46,16 +46,16 @@ class BatchSize(Analysis):
         return [setting.experiment(place, "ROID", reset) for place in places for reset in CONTESTANTS]
 
     def evaluate(self, runs: list[Run]) -> Finding:
-        found = parameter_curves.lines(runs, _size, lambda experiment: {"batch": None, "steps": None})
-        parameter_curves.need(found, "some of one contestant on one stream with batches of several sizes")
-        grid = _grid(found)
-        sizes = sorted({size for line in found for size in line.numbers}, reverse=True)
+        curves = parameter_curves.lines(runs, _size, lambda experiment: {"batch": None, "steps": None})
+        parameter_curves.need(curves, "some of one contestant on one stream with batches of several sizes")
+        grid = _grid(curves)
+        sizes = sorted({size for line in curves for size in line.numbers}, reverse=True)
         rows = tuple(
             Row(f"{contestant}, {stream}", tuple(number(shares.get(size), 2) for size in sizes), stream)
             for stream, contestants in grid.items()
             for contestant, shares in contestants.items()
         )
-        few = _fewer(found)
+        few = _fewer(curves)
         sheet = Sheet(
             "batch-size",
             "Accuracy in % by images per batch",
@@ -79,38 +79,42 @@ def _size(run: Run) -> float:
     return float(run.experiment.batch or np.median(run.steps["images"]))
 
 
-def _grid(found: Sequence[ParameterCurve]) -> Grid:
+def _grid(curves: Sequence[ParameterCurve]) -> Grid:
     """Accuracies by stream, contestant and size; of several streams also their mean, where all have the size."""
-    commons = [line.common for line in found]
+    commons = [line.common for line in curves]
     streams, contestants = naming.streams(commons), naming.contestants(commons)
     grid: Grid = {}
-    for stream, contestant, line in zip(streams, contestants, found, strict=True):
+    for stream, contestant, line in zip(streams, contestants, curves, strict=True):
         grid.setdefault(stream, {})[contestant] = dict(zip(line.numbers, line.accuracies, strict=True))
     if len(grid) > 1:
         means: dict[str, dict[float, float]] = {}
         for contestant in dict.fromkeys(contestants):
             all_of = [of.get(contestant, {}) for of in grid.values()]
-            sizes = [size for size in all_of[0] if all(size in one for one in all_of)]
+            sizes = [size for size in all_of[0] if all(size in by_size for by_size in all_of)]
             if sizes:
-                means[contestant] = {size: sum(one[size] for one in all_of) / len(all_of) for size in sizes}
+                means[contestant] = {size: sum(by_size[size] for by_size in all_of) / len(all_of) for size in sizes}
         if means:
             grid[MEAN] = means
     return grid
 
 
-def _fewer(found: Sequence[ParameterCurve]) -> list[float]:
+def _fewer(curves: Sequence[ParameterCurve]) -> list[float]:
     """The sizes at which fewer images were seen than at others."""
     few = set()
-    for line in found:
+    for line in curves:
         seen = {size: sum(int(run.steps["images"].sum()) for run in runs) for size, runs in line.points.items()}
         few |= {size for size, images in seen.items() if images < 0.9 * max(seen.values())}
     return sorted(few)
 
 
 def _remarks(grid: Grid, few: Sequence[float]) -> list[str]:
-    said = []
+    remarks = []
     for stream, contestants in grid.items():
-        sizes = [size for size in next(iter(contestants.values())) if all(size in one for one in contestants.values())]
+        sizes = [
+            size
+            for size in next(iter(contestants.values()))
+            if all(size in by_size for by_size in contestants.values())
+        ]
         if len(contestants) < 2 or not sizes:
             continue
         best = {size: max(contestants, key=lambda name, at=size: contestants[name][at]) for size in sizes}  # type: ignore[misc]  # mypy takes a lambda with a default for one without
@@ -123,17 +127,17 @@ def _remarks(grid: Grid, few: Sequence[float]) -> list[str]:
             verdict = (
                 ": ASR is best at every size, as in the paper" if everywhere else ": ASR is not best at every size"
             )
-        said.append(f"{stream}: best by images per batch: {told}{verdict}.")
+        remarks.append(f"{stream}: best by images per batch: {told}{verdict}.")
         like = [size for size in sizes if size not in few]
         if len(like) > 1:
             falls = {name: shares[like[-1]] - shares[like[0]] for name, shares in contestants.items()}
             least = min(falls, key=lambda name: falls[name])
             told = ", ".join(f"{name} {fall:.1f}" for name, fall in falls.items())
-            said.append(
+            remarks.append(
                 f"{stream}: from {like[-1]:g} down to {like[0]:g} images accuracy falls by {told} points, "
                 f"the least for {least}."
             )
-    return said
+    return remarks
 
 
 def _listed(sizes: Sequence[float]) -> str:
@@ -148,14 +152,14 @@ def _draw(grid: Grid, few: Sequence[float]) -> Figure:
     ]
     drawn, axes = figure.panels(1, len(shown), width=min(figure.PAGE, 0.6 + 1.9 * len(shown)), height=2.3, sharey=True)
     looks = marked(list(dict.fromkeys(name for stream in shown for name in grid[stream])))
-    for one, stream in zip(axes[0], shown, strict=True):
+    for axis, stream in zip(axes[0], shown, strict=True):
         for name, shares in grid[stream].items():
-            one.plot(list(shares), list(shares.values()), label=name, **looks[name])
+            axis.plot(list(shares), list(shares.values()), label=name, **looks[name])
             hollow = [size for size in shares if size in few]
             look = looks[name] | {"linestyle": "none", "mfc": "white", "zorder": 3}
-            one.plot(hollow, [shares[size] for size in hollow], **look)
-        one.set_title(f"{stream} of the streams" if stream == MEAN else stream)
-        _sizes(one, sorted({size for shares in grid[stream].values() for size in shares}))
+            axis.plot(hollow, [shares[size] for size in hollow], **look)
+        axis.set_title(f"{stream} of the streams" if stream == MEAN else stream)
+        _sizes(axis, sorted({size for shares in grid[stream].values() for size in shares}))
     axes[0][0].set_ylabel("accuracy, %")
     if few:
         axes[0][0].plot([], [], "o", mfc="white", mec=figure.GREY, label="fewer images seen")

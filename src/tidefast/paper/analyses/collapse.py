@@ -102,7 +102,7 @@ class Collapse(Analysis):
             "Classes in use" + naming.where(runs),
             "contestant",
             ("first quarter", "last quarter", "worst block", "labels", "never predicted, %", "largest class, %"),
-            tuple(Row(name, _cells(one, labels[name])) for name, one in uses.items()),
+            tuple(Row(name, _cells(use, labels[name])) for name, use in uses.items()),
             (
                 "In use: exp of the entropy of the predictions; of the labels, in the last quarter. Never predicted: "
                 "which part of the classes of the figure, ten or all there are, does not occur in the last quarter. "
@@ -126,29 +126,29 @@ def use(counts: metrics.Counts) -> Use:
     return Use(counts, block, *metrics.prediction_histogram(counts, block))
 
 
-def _cells(one: Use, labels: Use) -> tuple[Cell, ...]:
+def _cells(use: Use, labels: Use) -> tuple[Cell, ...]:
     return (
-        number(metrics.effective_classes(one.first_quarter), 2),
-        number(metrics.effective_classes(one.last_quarter), 2),
-        number(float(one.spread.min()), 2),
+        number(metrics.effective_classes(use.first_quarter), 2),
+        number(metrics.effective_classes(use.last_quarter), 2),
+        number(float(use.spread.min()), 2),
         number(metrics.effective_classes(labels.last_quarter), 2),
-        number(100 * one.missing, 0),
-        number(100 * one.largest),
+        number(100 * use.missing, 0),
+        number(100 * use.largest),
     )
 
 
 def _histogram(uses: Mapping[str, Use]) -> dict[str, list[Any]]:
     rows = [
-        (name, at * one.block, int(label), int(count))
-        for name, one in uses.items()
-        for at, line in enumerate(one.histogram)
-        for label, count in zip(one.chosen, line, strict=True)
+        (name, at * use.block, int(label), int(count))
+        for name, use in uses.items()
+        for at, line in enumerate(use.histogram)
+        for label, count in zip(use.chosen, line, strict=True)
     ]
     return frame(("contestant", "batch", "class", "predictions"), rows)
 
 
 def _spread(uses: Mapping[str, Use]) -> dict[str, list[Any]]:
-    rows = [(name, at * one.block, float(n)) for name, one in uses.items() for at, n in enumerate(one.spread)]
+    rows = [(name, at * use.block, float(n)) for name, use in uses.items() for at, n in enumerate(use.spread)]
     return frame(("contestant", "batch", "classes_in_use"), rows)
 
 
@@ -159,13 +159,13 @@ def _on_one_stream(runs: Mapping[str, Run]) -> list[str]:
     return naming.featured([name for name in runs if places[name] == places[first]], SHOWN)
 
 
-def _remark(name: str, one: Use, labels: Use) -> str:
+def _remark(name: str, use: Use, labels: Use) -> str:
     first, last, there = (
-        metrics.effective_classes(counts) for counts in (one.first_quarter, one.last_quarter, labels.last_quarter)
+        metrics.effective_classes(counts) for counts in (use.first_quarter, use.last_quarter, labels.last_quarter)
     )
-    least, lost = float(one.spread.min()), round(one.missing * len(one.chosen))
+    least, lost = float(use.spread.min()), round(use.missing * len(use.chosen))
     state = (
-        "has collapsed"
+        "has narrowed to few classes"
         if last < there / 2
         else "is biased"
         if last < STEADY * there or lost
@@ -175,8 +175,8 @@ def _remark(name: str, one: Use, labels: Use) -> str:
     )
     return (
         f"{name} {state}: {first:.1f} classes in use in the first quarter, {last:.1f} in the last, {least:.1f} at "
-        f"least, where the labels have {there:.1f}; in the last quarter {lost} of {len(one.chosen)} classes are never "
-        f"predicted, the largest takes {100 * one.largest:.0f} %."
+        f"least, where the labels have {there:.1f}; in the last quarter {lost} of {len(use.chosen)} classes are never "
+        f"predicted, the largest takes {100 * use.largest:.0f} %."
     )
 
 
@@ -184,31 +184,33 @@ def _draw(uses: Mapping[str, Use]) -> Figure:
     from matplotlib.ticker import MaxNLocator
 
     drawn, axes = figure.panels(2, len(uses), height=1.6, sharey="row", height_ratios=(1.2, 1))
-    for one in axes[1]:
-        one.remove()
+    for axis in axes[1]:
+        axis.remove()
     below = drawn.add_subplot(axes[1, 0].get_gridspec()[1, :])
     looks = line_styles([name for name in uses if name != LABELS])
     looks[LABELS] = {"color": figure.GREY, "linestyle": ":"}
-    for axis, (name, one) in zip(axes[0], uses.items(), strict=True):
-        end = len(one.counts)
-        edges = np.minimum(np.arange(len(one.histogram) + 1) * one.block, end)
+    for axis, (name, use) in zip(axes[0], uses.items(), strict=True):
+        end = len(use.counts)
+        edges = np.minimum(np.arange(len(use.histogram) + 1) * use.block, end)
         mesh = axis.pcolormesh(
             edges,
-            np.arange(len(one.chosen) + 1) - 0.5,
-            100 * one.shares.T,
+            np.arange(len(use.chosen) + 1) - 0.5,
+            100 * use.shares.T,
             cmap="Blues",
             vmin=0,
-            vmax=100 * DEEP / one.counts.shape[1],
+            vmax=100 * DEEP / use.counts.shape[1],
             rasterized=True,
         )
         axis.set_title(name)
         axis.set_xlabel("batch")
         axis.xaxis.set_major_locator(MaxNLocator(3))
-        axis.set_yticks(range(len(one.chosen)), [str(label) for label in one.chosen])
+        axis.set_yticks(range(len(use.chosen)), [str(label) for label in use.chosen])
         axis.grid(visible=False)
-        below.plot(edges[:-1] + np.diff(edges) / 2, one.spread, label=name, **looks[name])
+        below.plot(edges[:-1] + np.diff(edges) / 2, use.spread, label=name, **looks[name])
     axes[0, 0].set_ylabel("class")
     drawn.colorbar(mesh, ax=axes[0].tolist(), label="predictions, %", extend="max", pad=0.01)
-    below.set(xlabel="batch", ylabel="classes in use", xlim=(0, max(len(one.counts) for one in uses.values())))
+    classes = max(use.counts.shape[1] for use in uses.values())
+    below.set(xlabel="batch", ylabel="classes in use", xlim=(0, max(len(use.counts) for use in uses.values())))
+    below.set_ylim(0, 1.05 * classes)
     drawn.legend(loc="outside lower center", ncols=4 if len("".join(uses)) < 70 else 2)
     return drawn

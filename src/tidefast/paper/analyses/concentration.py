@@ -57,16 +57,16 @@ class Concentration(Analysis):
         averages = [_averages(run) for run in runs]
         rows, remarks = [], []
         for name, run, share, (slow, slow_share) in zip(names, runs, shares, averages, strict=True):
-            found = [metrics.correlation(run.steps[measure], share) for measure in MEASURES]
+            correlations = [metrics.correlation(run.steps[measure], share) for measure in MEASURES]
             average = metrics.correlation(slow, slow_share)
-            rows.append(Row(name, tuple(number(r, 2, signed=True) for r in (*found, average))))
-            remarks.append(_remark(name, found, run.batches, average))
+            rows.append(Row(name, tuple(number(r, 2, signed=True) for r in (*correlations, average))))
+            remarks.append(_remark(name, correlations, run.batches, average))
         sheet = Sheet(
             "concentration",
             "Pearson's r of concentration and accuracy",
             "run",
             (
-                *(f"{said}, by batch" for said in MEASURES.values()),
+                *(f"{label}, by batch" for label in MEASURES.values()),
                 f"softmax of mean logits, averages of {BLOCK} batches",
             ),
             (*rows,),
@@ -99,15 +99,15 @@ def _averages(run: Run) -> tuple[Floats, Floats]:
 def _remark(name: str, by_batch: Sequence[float], batches: int, average: float) -> str:
     if not math.isfinite(by_batch[0]):
         return f"{name}: neither concentration nor accuracy can be correlated where one of them never changes."
-    said = f"{name}: by batch |r| = {abs(by_batch[0]):.2f}, {_sign(by_batch[0], batches)}"
+    remark = f"{name}: by batch |r| = {abs(by_batch[0]):.2f}, {_sign(by_batch[0], batches)}"
     if math.isfinite(average):
-        said += f"; over averages of {BLOCK} batches |r| = {abs(average):.2f}, {_sign(average, batches // BLOCK)}"
+        remark += f"; over averages of {BLOCK} batches |r| = {abs(average):.2f}, {_sign(average, batches // BLOCK)}"
     if not _clear(by_batch[0], batches):
-        return f"{said}."
+        return f"{remark}."
     first, without = by_batch[0], by_batch[2:]
     kept = all(math.isfinite(r) and r * first > 0 and abs(r) >= 0.5 * abs(first) for r in without)
     holds = "remains, as in the paper" if kept else "does not remain, against the paper"
-    return f"{said}; without the largest logits, at least half of the correlation by batch {holds}."
+    return f"{remark}; without the largest logits, at least half of the correlation by batch {holds}."
 
 
 def _clear(r: float, count: int) -> bool:
@@ -136,6 +136,6 @@ def _draw(
         above.set_title(f"{name}\neach batch: r = {metrics.correlation(value, share):.2f}")
         below.set_title(f"averages of {BLOCK} batches: r = {metrics.correlation(slow, slow_share):.2f}")
         below.set_xlabel("concentration $C_t$")
-    for one in axes[:, 0]:
-        one.set_ylabel("accuracy, %")
+    for axis in axes[:, 0]:
+        axis.set_ylabel("accuracy, %")
     return drawn

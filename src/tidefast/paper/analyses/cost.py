@@ -74,7 +74,7 @@ class Cost(Analysis):
         for run in runs:
             groups.setdefault(_contestant(run.experiment), []).append(run)
         first = [members[0].experiment for members in groups.values()]
-        here = len(first) <= MEASURED and all(one.model.name.startswith("bundled-") for one in first)
+        here = len(first) <= MEASURED and all(experiment.model.name.startswith("bundled-") for experiment in first)
         needs: list[Needs | None] = [*footprint.weigh(first)] if here else [None] * len(first)
         shared = set.intersection(*({naming.place(run) for run in members} for members in groups.values()))
         entries = []
@@ -98,7 +98,9 @@ class Cost(Analysis):
 
 def _alike(experiments: Sequence[Experiment]) -> list[Experiment]:
     """Without what does not belong to a contestant."""
-    return [dataclasses.replace(one, stream=naming.ANY, seed=0, steps=None, batch=None) for one in experiments]
+    return [
+        dataclasses.replace(experiment, stream=naming.ANY, seed=0, steps=None, batch=None) for experiment in experiments
+    ]
 
 
 def _contestant(experiment: Experiment) -> str:
@@ -109,36 +111,36 @@ def _ratio(groups: dict[str, list[Run]], key: str, experiment: Experiment) -> fl
     """From the runs themselves, on the streams that the contestant and its plain method both have."""
     base = groups.get(_contestant(dataclasses.replace(experiment, reset=Specification("never"))), [])
     usual = {naming.place(run): seconds_per_batch(run.seconds) for run in base}
-    found = [
+    ratios = [
         seconds_per_batch(run.seconds) / usual[naming.place(run)] for run in groups[key] if naming.place(run) in usual
     ]
-    return sum(found) / len(found) if found else math.nan
+    return sum(ratios) / len(ratios) if ratios else math.nan
 
 
 def _frame(entries: Sequence[ContestantRuns]) -> dict[str, list[Any]]:
     return {
-        "contestant": [one.name for one in entries],
-        "trainable": [one.needs.trainable if one.needs else None for one in entries],
-        "numbers_held": [one.needs.held if one.needs else None for one in entries],
-        "network": [one.needs.network if one.needs else None for one in entries],
-        "time_ratio": [one.ratio for one in entries],
-        "accuracy": [one.accuracy for one in entries],
+        "contestant": [entry.name for entry in entries],
+        "trainable": [entry.needs.trainable if entry.needs else None for entry in entries],
+        "numbers_held": [entry.needs.held if entry.needs else None for entry in entries],
+        "network": [entry.needs.network if entry.needs else None for entry in entries],
+        "time_ratio": [entry.ratio for entry in entries],
+        "accuracy": [entry.accuracy for entry in entries],
     }
 
 
 def _sheet(entries: Sequence[ContestantRuns], notes: tuple[str, ...], here: bool) -> Sheet:
     rows = []
-    for one in entries:
-        need = one.needs
+    for entry in entries:
+        need = entry.needs
         rows.append(
             Row(
-                one.name,
+                entry.name,
                 (
                     number(need.trainable if need else None, 0),
                     number(need.held if need else None, 0),
-                    number(_held(one), 3),
-                    number(one.ratio, 2),
-                    number(one.accuracy, 2),
+                    number(_held(entry), 3),
+                    number(entry.ratio, 2),
+                    number(entry.accuracy, 2),
                 ),
             )
         )
@@ -151,23 +153,23 @@ def _sheet(entries: Sequence[ContestantRuns], notes: tuple[str, ...], here: bool
 
 
 def _remarks(entries: Sequence[ContestantRuns]) -> list[str]:
-    said = []
+    remarks = []
     by = _roid(entries)
     for name, row in PAPER.items():
         if name in by and math.isfinite(by[name].ratio):
-            said.append(
+            remarks.append(
                 f"{by[name].name}: a step takes {by[name].ratio:.2f} times as long as ROID's; "
                 f"in the paper {_published(row) / _published('ROID'):.2f} times."
             )
     whole, less, plain = by.get("asr"), by.get("asr-no-adjustment"), by.get("never")
     if whole and less and whole.ratio > 1 and math.isfinite(less.ratio):
         part = (whole.ratio - less.ratio) / (whole.ratio - 1)
-        said.append(
+        remarks.append(
             f"On-the-fly adjustment, which asks the source model, is {100 * part:.0f} % of what ASR adds in time."
         )
     if whole and plain and whole.needs and plain.needs:
         extra = whole.needs.held - plain.needs.held
-        said.append(
+        remarks.append(
             f"ASR holds {extra / whole.needs.trainable:.1f} numbers more per trainable parameter, "
             f"{100 * extra / whole.needs.network:.2f} % of the network."
         )
@@ -176,18 +178,18 @@ def _remarks(entries: Sequence[ContestantRuns]) -> list[str]:
             if name in by:
                 lost = whole.accuracy - by[name].accuracy
                 holds = "is worse, as in the paper" if lost > 0 else "is not worse, unlike in the paper"
-                said.append(f"{by[name].name} {holds}: {-lost:+.2f} points.")
-    return said
+                remarks.append(f"{by[name].name} {holds}: {-lost:+.2f} points.")
+    return remarks
 
 
 def _roid(entries: Sequence[ContestantRuns]) -> dict[str, ContestantRuns]:
     """ROID by reset policy; of several ROIDs, such as with two learning rates, the one with the most policies."""
-    found: dict[str, dict[str, ContestantRuns]] = {}
-    for one in entries:
-        if one.experiment.method.name == "roid":
-            plain = _contestant(dataclasses.replace(one.experiment, reset=Specification("never")))
-            found.setdefault(plain, {})[one.experiment.reset.name] = one
-    return max(found.values(), key=len, default={})
+    by_method: dict[str, dict[str, ContestantRuns]] = {}
+    for entry in entries:
+        if entry.experiment.method.name == "roid":
+            plain = _contestant(dataclasses.replace(entry.experiment, reset=Specification("never")))
+            by_method.setdefault(plain, {})[entry.experiment.reset.name] = entry
+    return max(by_method.values(), key=len, default={})
 
 
 def _published(method: str) -> float:
@@ -202,26 +204,26 @@ def _held(entry: ContestantRuns) -> float:
 
 
 def _draw(every: Sequence[ContestantRuns]) -> Figure:
-    first = sorted(every, key=lambda one: one.experiment.method.name != "roid")[:SHOWN]
-    entries = [one for one in every if one in first]
+    first = sorted(every, key=lambda entry: entry.experiment.method.name != "roid")[:SHOWN]
+    entries = [entry for entry in every if entry in first]
     shown = [
-        ("step time / plain method", 2, [one.ratio for one in entries]),
-        ("numbers held / network", 3, [_held(one) for one in entries]),
-        ("accuracy, %", 1, [one.accuracy for one in entries]),
+        ("step time / plain method", 2, [entry.ratio for entry in entries]),
+        ("numbers held / network", 3, [_held(entry) for entry in entries]),
+        ("accuracy, %", 1, [entry.accuracy for entry in entries]),
     ]
-    shown = [one for one in shown if any(map(math.isfinite, one[2]))]
+    shown = [panel for panel in shown if any(map(math.isfinite, panel[2]))]
     height = 0.8 + 0.24 * len(entries)
     drawn, axes = figure.panels(1, len(shown), width=figure.PAGE, height=height, sharey=True)
-    names = [one.name for one in entries]
-    for one, (said, decimals, values) in zip(axes[0], shown, strict=True):
-        one.barh(names, values, height=0.62, color=[colour(name) for name in names])
+    names = [entry.name for entry in entries]
+    for axis, (label, decimals, values) in zip(axes[0], shown, strict=True):
+        axis.barh(names, values, height=0.62, color=[colour(name) for name in names])
         for at, value in enumerate(values):
             if math.isfinite(value):
                 text = f"{value:.{decimals}f}"
-                one.text(value, at, f" {text}", va="center", ha="left", fontsize=7)
-        one.set_xlim(0, 1.18 * max(value for value in values if math.isfinite(value)))
-        one.set_xlabel(said)
-        one.grid(visible=True, axis="x")
-        one.grid(visible=False, axis="y")
+                axis.text(value, at, f" {text}", va="center", ha="left", fontsize=7)
+        axis.set_xlim(0, 1.18 * max(value for value in values if math.isfinite(value)))
+        axis.set_xlabel(label)
+        axis.grid(visible=True, axis="x")
+        axis.grid(visible=False, axis="y")
     axes[0][0].set_ylim(len(entries) - 0.4, -0.6)
     return drawn

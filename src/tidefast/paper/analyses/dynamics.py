@@ -51,7 +51,7 @@ class Dynamic(Analysis):
 
     def evaluate(self, runs: list[Run]) -> Finding:
         named = dict(zip(naming.names([run.experiment for run in runs]), runs, strict=True))
-        found = {name: dynamics(run) for name, run in named.items()}
+        by_name = {name: dynamics(run) for name, run in named.items()}
         chosen = naming.featured([*named], SHOWN)
         summary = Sheet(
             "dynamics",
@@ -66,7 +66,7 @@ class Dynamic(Analysis):
                 "resets near, %",
                 "elsewhere, %",
             ),
-            tuple(Row(name, _summary(one)) for name, one in found.items()),
+            tuple(Row(name, _summary(course)) for name, course in by_name.items()),
             (_RULE, f"Near: batches followed by a reset, of the first {NEAR} of each domain but the first."),
         )
         listed = Sheet(
@@ -75,47 +75,47 @@ class Dynamic(Analysis):
             "from, to",
             ("batch", "change of concentration", "abrupt", f"reset within {NEAR}"),
             tuple(
-                Row(f"{one.before}, {one.after}", _cells(one), name)
+                Row(f"{boundary.before}, {boundary.after}", _cells(boundary), name)
                 for name in chosen
-                for one in found[name].boundaries[:LISTED]
+                for boundary in by_name[name].boundaries[:LISTED]
             ),
         )
         return Finding(
-            {"boundaries": _boundaries(found), "batches": _batches({name: named[name] for name in chosen})},
+            {"boundaries": _boundaries(by_name), "batches": _batches({name: named[name] for name in chosen})},
             (summary, listed),
-            lambda: _draw({name: (named[name], found[name]) for name in chosen}),
-            tuple(said for name in chosen for said in _remarks(name, found[name])),
+            lambda: _draw({name: (named[name], by_name[name]) for name in chosen}),
+            tuple(remark for name in chosen for remark in _remarks(name, by_name[name])),
         )
 
 
-def _summary(one: Dynamics) -> tuple[Cell, ...]:
-    declines, rises = one.of("decline"), one.of("rise")
+def _summary(course: Dynamics) -> tuple[Cell, ...]:
+    declines, rises = course.of("decline"), course.of("rise")
     return (
-        number(len(one.boundaries), 0),
+        number(len(course.boundaries), 0),
         number(len(rises), 0),
         number(sum(each.reset for each in rises), 0),
         number(len(declines), 0),
         number(sum(each.reset for each in declines), 0),
-        number(100 * one.near_rate),
-        number(100 * one.far_rate),
+        number(100 * course.near_rate),
+        number(100 * course.far_rate),
     )
 
 
-def _cells(one: Boundary) -> tuple[Cell, ...]:
-    told = "yes" if one.reset else "no"
+def _cells(boundary: Boundary) -> tuple[Cell, ...]:
+    told = "yes" if boundary.reset else "no"
     return (
-        number(one.batch, 0),
-        number(one.change, 3, signed=True),
-        Cell(one.kind, one.kind) if one.kind else Cell(),
+        number(boundary.batch, 0),
+        number(boundary.change, 3, signed=True),
+        Cell(boundary.kind, boundary.kind) if boundary.kind else Cell(),
         Cell(told, told),
     )
 
 
-def _boundaries(found: Mapping[str, Dynamics]) -> dict[str, list[Any]]:
+def _boundaries(by_name: Mapping[str, Dynamics]) -> dict[str, list[Any]]:
     rows = [
-        (name, one.batch, one.before, one.after, one.change, one.kind, int(one.reset))
-        for name, each in found.items()
-        for one in each.boundaries
+        (name, boundary.batch, boundary.before, boundary.after, boundary.change, boundary.kind, int(boundary.reset))
+        for name, each in by_name.items()
+        for boundary in each.boundaries
     ]
     return frame(("run", "batch", "from", "to", "change", "abrupt", "reset"), rows)
 
@@ -132,50 +132,50 @@ def _batches(runs: Mapping[str, Run]) -> dict[str, list[Any]]:
     }
 
 
-def _remarks(name: str, one: Dynamics) -> list[str]:
-    declines, rises = one.of("decline"), one.of("rise")
-    said = [
-        f"{name}: concentration changes abruptly at {len(declines) + len(rises)} of {len(one.boundaries)} boundaries, "
-        f"{len(declines)} declines and {len(rises)} rises."
+def _remarks(name: str, course: Dynamics) -> list[str]:
+    declines, rises = course.of("decline"), course.of("rise")
+    remarks = [
+        f"{name}: concentration changes abruptly at {len(declines) + len(rises)} of {len(course.boundaries)} "
+        f"boundaries, {len(declines)} declines and {len(rises)} rises."
     ]
-    if not (one.near_rate or one.far_rate):
-        return said
+    if not (course.near_rate or course.far_rate):
+        return remarks
     after_rises, after_declines = (sum(each.reset for each in group) for group in (rises, declines))
     if rises or declines:
-        said.append(
+        remarks.append(
             f"{name}: within {NEAR} batches a reset follows {after_rises} of {len(rises)} abrupt rises and "
             f"{after_declines} of {len(declines)} abrupt declines."
         )
     if rises:
         holds = "holds" if after_rises > len(rises) / 2 else "does not hold"
-        said.append(f"{name}: that abrupt rises often set off a reset {holds} here.")
-    said.append(
-        f"{name}: a reset comes after {100 * one.near_rate:.1f} % of the first {NEAR} batches of domains and "
-        f"{100 * one.far_rate:.1f} % of the others."
+        remarks.append(f"{name}: that abrupt rises often set off a reset {holds} here.")
+    remarks.append(
+        f"{name}: a reset comes after {100 * course.near_rate:.1f} % of the first {NEAR} batches of domains and "
+        f"{100 * course.far_rate:.1f} % of the others."
     )
-    return said
+    return remarks
 
 
-def _draw(found: Mapping[str, tuple[Run, Dynamics]]) -> Figure:
+def _draw(by_name: Mapping[str, tuple[Run, Dynamics]]) -> Figure:
     around = 1.1  # inches for the names of the domains above, and the legend below
-    drawn, axes = figure.panels(len(found), 1, height=1.25 + around / len(found), sharex=True)
-    for axis, (name, (run, one)) in zip(axes[:, 0], found.items(), strict=True):
-        _draw_run(axis, run, one)
+    drawn, axes = figure.panels(len(by_name), 1, height=1.25 + around / len(by_name), sharex=True)
+    for axis, (name, (run, course)) in zip(axes[:, 0], by_name.items(), strict=True):
+        _draw_run(axis, run, course)
         axis.set_ylabel(f"{name}\nconcentration $C_t$", fontsize=7)
-    first, (run, one) = axes[0, 0], next(iter(found.values()))
-    _name_domains(first, run, one)
+    first, (run, course) = axes[0, 0], next(iter(by_name.values()))
+    _name_domains(first, run, course)
     axes[-1, 0].set_xlabel("batch")
     handles = {line.get_label(): line for axis in axes[:, 0] for line in axis.lines if line.get_label()[0] != "_"}
     drawn.legend(handles=[*handles.values()], loc="outside lower center", ncols=len(handles))
     return drawn
 
 
-def _end(run: Run, one: Dynamics) -> int:
-    return one.boundaries[LISTED].batch if len(one.boundaries) > LISTED else run.batches
+def _end(run: Run, course: Dynamics) -> int:
+    return course.boundaries[LISTED].batch if len(course.boundaries) > LISTED else run.batches
 
 
-def _draw_run(axis: Axes, run: Run, one: Dynamics) -> None:
-    end = _end(run, one)
+def _draw_run(axis: Axes, run: Run, course: Dynamics) -> None:
+    end = _end(run, course)
     values, threshold = run.steps["concentration"][:end], run.steps["threshold"][:end]
     axis.plot(values, color=figure.BLUE, linewidth=0.8, label="concentration")
     axis.set_xlim(0, end)
@@ -184,7 +184,7 @@ def _draw_run(axis: Axes, run: Run, one: Dynamics) -> None:
     axis.set_ylim(low - 0.15 * (high - low), high + 0.35 * (high - low))
     if np.isfinite(threshold).any():
         axis.plot(threshold, color=figure.INK, linewidth=0.7, label="threshold of ASR")
-    shown = [each for each in one.boundaries if each.batch < end]
+    shown = [each for each in course.boundaries if each.batch < end]
     for at, each in enumerate(shown):
         label = "_" if at else "boundary"
         axis.axvline(each.batch - 0.5, color=figure.GREY, linestyle="--", linewidth=0.7, label=label)
@@ -200,10 +200,10 @@ def _draw_run(axis: Axes, run: Run, one: Dynamics) -> None:
     axis.grid(visible=False)
 
 
-def _name_domains(axis: Axes, run: Run, one: Dynamics) -> None:
+def _name_domains(axis: Axes, run: Run, course: Dynamics) -> None:
     """The names of the domains along the upper edge."""
-    end = _end(run, one)
-    edges = [0, *(each.batch for each in one.boundaries if each.batch < end), end]
+    end = _end(run, course)
+    edges = [0, *(each.batch for each in course.boundaries if each.batch < end), end]
     domains = dominant_domains(run)
     names = axis.secondary_xaxis("top")
     names.set_xticks([(low + high) / 2 for low, high in itertools.pairwise(edges)])

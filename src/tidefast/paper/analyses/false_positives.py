@@ -11,7 +11,7 @@ import numpy as np
 
 from tidefast.bench.experiment import Experiment
 from tidefast.bench.results import Run
-from tidefast.paper import figure, parameter_curves
+from tidefast.paper import figure, naming, parameter_curves
 from tidefast.paper.analysis import Analysis, Finding, registry
 from tidefast.paper.figure import colour, marked
 from tidefast.paper.parameter_curves import ParameterCurve
@@ -43,17 +43,18 @@ class FalsePositives(Analysis):
     def experiments(self, setting: Setting) -> list[Experiment]:
         held = [f"asr:measure=probe:images=64,momentum=constant:value=1.0,alpha0={alpha}" for alpha in ALPHAS]
         place = setting.cin_c(0, delta=0.1)
-        return [setting.experiment(place, "ROID", reset) for reset in ("never", "ASR", *held)]
+        learning = [setting.experiment(place, "ROID", reset) for reset in ("never", "ASR", *held)]
+        return [setting.experiment(place, "Source"), *learning]
 
     def accepts(self, run: Run) -> bool:
-        return _threshold(run) is not None or _reference(run)
+        return _threshold(run) is not None or _reference(run) or _unadapted(run)
 
     def evaluate(self, runs: list[Run]) -> Finding:
-        found = parameter_curves.lines(runs, _threshold, parameter_curves.without("alpha0"))
-        parameter_curves.need(found, "some with asr:momentum=constant:value=1.0 and several values of alpha0")
-        beside = [_beside(line, runs) for line in found]
+        curves = parameter_curves.lines(runs, _threshold, parameter_curves.without("alpha0"))
+        parameter_curves.need(curves, "some with asr:momentum=constant:value=1.0 and several values of alpha0")
+        beside = [_beside(line, runs) for line in curves]
         rows = []
-        for line, references in zip(found, beside, strict=True):
+        for line, references in zip(curves, beside, strict=True):
             points = [(f"threshold {at:.3f}", members) for at, members in reversed(line.points.items())]
             for name, members in [*((REFERENCES[name], of) for name, of in references.items()), *points]:
                 shares, counts = (
@@ -63,6 +64,11 @@ class FalsePositives(Analysis):
                 compared = "never" in references and members is not references["never"]
                 gain = parameter_curves.change(members, references["never"]).cell if compared else Cell()
                 rows.append(Row(f"{line.label}, {name}", (number(shares, 2), gain, number(counts, 0)), line.label))
+        sources = [_source(line, runs) for line in curves]
+        for line, source in zip(curves, sources, strict=True):
+            if source:
+                cells = (number(parameter_curves.mean(accuracy, source), 2), Cell(), Cell())
+                rows.append(Row(f"{line.label}, source model", cells, line.label))
         sheet = Sheet(
             "false-positives",
             "Accuracy in % with a threshold that is held: the lower, the more resets",
@@ -71,9 +77,9 @@ class FalsePositives(Analysis):
             tuple(rows),
             ("± is one standard error of the change, from blocks of batches of the same images.",),
         )
-        frame = parameter_curves.stacked(line.frame("threshold") for line in found)
-        remarks = [said for line, others in zip(found, beside, strict=True) for said in _remarks(line, others)]
-        return Finding({"runs": frame}, (sheet,), lambda: _draw(found, beside), tuple(remarks))
+        frame = parameter_curves.stacked(line.frame("threshold") for line in curves)
+        remarks = [remark for line, others in zip(curves, beside, strict=True) for remark in _remarks(line, others)]
+        return Finding({"runs": frame}, (sheet,), lambda: _draw(curves, beside, sources), tuple(remarks))
 
 
 def _threshold(run: Run) -> float | None:
@@ -90,16 +96,26 @@ def _reference(run: Run) -> bool:
     return run.experiment.reset.name == "never" or asr_of(run.experiment) == ASR()
 
 
+def _unadapted(run: Run) -> bool:
+    return run.experiment.method.name == "source"
+
+
+def _source(line: ParameterCurve, runs: Sequence[Run]) -> list[Run]:
+    """The model that does not adapt, on the streams of a line."""
+    places = {naming.place(run) for members in line.points.values() for run in members}
+    return [run for run in runs if _unadapted(run) and naming.place(run) in places]
+
+
 def _beside(line: ParameterCurve, runs: Sequence[Run]) -> dict[str, list[Run]]:
     """The references of a line by the name of their policy: the same but for the policy, and what only that needs."""
-    found: dict[str, list[Run]] = {}
+    by_policy: dict[str, list[Run]] = {}
     for run in runs:
         if not _reference(run):
             continue
         like = dataclasses.replace(run.experiment, seed=0, reset=line.common.reset, source=line.common.source)
         if like.digest == line.common.digest:
-            found.setdefault(run.experiment.reset.name, []).append(run)
-    return {name: found[name] for name in REFERENCES if name in found}
+            by_policy.setdefault(run.experiment.reset.name, []).append(run)
+    return {name: by_policy[name] for name in REFERENCES if name in by_policy}
 
 
 def _remarks(line: ParameterCurve, beside: dict[str, list[Run]]) -> list[str]:
@@ -107,36 +123,40 @@ def _remarks(line: ParameterCurve, beside: dict[str, list[Run]]) -> list[str]:
     best = max(line.points, key=lambda at: parameter_curves.mean(accuracy, line.points[at]))
     counts = dict(zip(line.numbers, line.resets, strict=True))
     gain = line.change(best, highest)
-    said = [
+    remarks = [
         f"{line.label}: lowering the threshold from {highest:.3f} to {lowest:.3f} raises the number of resets from "
         f"{counts[highest]:.0f} to {counts[lowest]:.0f}; accuracy is best at {best:.3f}, "
         f"with {counts[best]:.0f} resets."
     ]
     if best == highest:
-        said.append(f"{line.label}: more resets do not help here, unlike in the paper.")
+        remarks.append(f"{line.label}: more resets do not help here, unlike in the paper.")
     else:
         clear = math.isfinite(gain.error) and gain.points > 2 * gain.error
         verdict = "help, as in the paper" if clear else "make no clear difference, unlike in the paper"
-        said.append(
+        remarks.append(
             f"{line.label}: against the highest threshold that is {gain.points:+.2f} points (± {gain.error:.2f}): "
             f"more resets {verdict}."
         )
     end = line.change(lowest, best)
     if lowest != best:
-        said.append(f"{line.label}: at the lowest threshold it is {end.points:+.2f} points from there.")
+        remarks.append(f"{line.label}: at the lowest threshold it is {end.points:+.2f} points from there.")
     for name, members in beside.items():
         against = parameter_curves.change(line.points[best], members)
-        said.append(f"{line.label}: the best held threshold is {against.points:+.2f} points from {REFERENCES[name]}.")
-    return said
+        remarks.append(
+            f"{line.label}: the best held threshold is {against.points:+.2f} points from {REFERENCES[name]}."
+        )
+    return remarks
 
 
-def _draw(found: Sequence[ParameterCurve], beside: Sequence[dict[str, list[Run]]]) -> Figure:
+def _draw(
+    curves: Sequence[ParameterCurve], beside: Sequence[dict[str, list[Run]]], sources: Sequence[list[Run]]
+) -> Figure:
     drawn, axes = figure.panels(1, 2, width=figure.PAGE, height=2.4)
     left, right = axes[0]
-    looks = marked([line.label for line in found])
-    for at, (line, references) in enumerate(zip(found, beside, strict=True)):
+    looks = marked([line.label for line in curves])
+    for at, (line, references) in enumerate(zip(curves, beside, strict=True)):
         style = looks[line.label]
-        many = f"{line.label}: " if len(found) > 1 else ""
+        many = f"{line.label}: " if len(curves) > 1 else ""
         left.plot(line.numbers, line.accuracies, label=f"{many}threshold held", **style)
         right.plot(line.numbers, line.resets, **style)
         for name, members in references.items():
@@ -149,9 +169,13 @@ def _draw(found: Sequence[ParameterCurve], beside: Sequence[dict[str, list[Run]]
             left.axhline(parameter_curves.mean(accuracy, members), label=label, **drawing)
             if name == "asr":
                 right.axhline(parameter_curves.mean(reset_count, members), **drawing)
-    for one in (left, right):
-        one.invert_xaxis()
-        one.set_xlabel("threshold of the concentration (lower to the right)")
+        if sources[at]:
+            level = parameter_curves.mean(accuracy, sources[at])
+            left.axhline(level, label=f"{many}source model", color=figure.GREY, ls="-", lw=1.0)
+    left.set_ylim(bottom=0)
+    for axis in (left, right):
+        axis.invert_xaxis()
+        axis.set_xlabel("threshold of the concentration (lower to the right)")
     left.set_ylabel("accuracy, %")
     right.set_ylabel("resets")
     right.set_yscale("symlog", linthresh=1)

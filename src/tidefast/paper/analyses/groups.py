@@ -43,7 +43,7 @@ class Groups(Analysis):
         return _set(run) in SETS and plain(run.experiment, "periodic")
 
     def evaluate(self, runs: list[Run]) -> Finding:
-        found = {
+        by_set = {
             name: part
             for key, name in SETS.items()
             if (part := _by_level(scores.scores([run for run in runs if _set(run) == key])))
@@ -51,59 +51,59 @@ class Groups(Analysis):
         small = any(run.experiment.stream.name.endswith(MINI) and _set(run) == "cifar100-c" for run in runs)
         sheets = [
             scores.sheet(f"groups-{name.lower()}", f"Accuracy in groups of {name}, %", part, [_NOTE][: small and at])
-            for at, (name, part) in enumerate(found.items())
+            for at, (name, part) in enumerate(by_set.items())
         ]
-        frames = {name.lower(): scores.frame(part) for name, part in found.items()}
-        remarks = [said for name, part in found.items() for said in _remarks(name, part)]
-        return Finding(frames, (*sheets,), lambda: _draw(found, small), (*remarks,))
+        frames = {name.lower(): scores.frame(part) for name, part in by_set.items()}
+        remarks = [remark for name, part in by_set.items() for remark in _remarks(name, part)]
+        return Finding(frames, (*sheets,), lambda: _draw(by_set, small), (*remarks,))
 
 
 def _set(run: Run) -> str:
     return run.experiment.stream.name.removesuffix(MINI)
 
 
-def _by_level(found: Sequence[Score]) -> list[Score]:
+def _by_level(all_scores: Sequence[Score]) -> list[Score]:
     """Easy before medium before hard."""
 
     def level(score: Score) -> int:
         group = score.first.run.experiment.stream.options.get("group", LEVELS[0])
         return LEVELS.index(group)
 
-    return sorted(found, key=level)
+    return sorted(all_scores, key=level)
 
 
-def _remarks(name: str, found: Sequence[Score]) -> list[str]:
+def _remarks(name: str, all_scores: Sequence[Score]) -> list[str]:
     """Where ASR leads among the forms of one method."""
-    said = []
-    for base in dict.fromkeys(one.first.base for one in found):
-        streams = dict.fromkeys(one.first.stream for one in found)
+    remarks = []
+    for base in dict.fromkeys(score.first.base for score in all_scores):
+        streams = dict.fromkeys(score.first.stream for score in all_scores)
         leads, met = [], 0
         for stream in streams:
-            here = [one for one in found if (one.first.base, one.first.stream) == (base, stream)]
-            best = max(here, key=lambda one: one.mean, default=None)
-            if best is None or len(here) < 2 or not any(asr_of(one.first.run.experiment) for one in here):
+            here = [score for score in all_scores if (score.first.base, score.first.stream) == (base, stream)]
+            best = max(here, key=lambda score: score.mean, default=None)
+            if best is None or len(here) < 2 or not any(asr_of(score.first.run.experiment) for score in here):
                 continue
             met += 1
             if asr_of(best.first.run.experiment):
-                second = max(one.mean for one in here if one is not best)
+                second = max(score.mean for score in here if score is not best)
                 leads.append(f"{stream} by {best.mean - second:.1f}")
         if met:
             told = f": {', '.join(leads)}" if leads else ""
-            said.append(f"{name}: ASR is the best form of {base} in {len(leads)} of {met} groups{told}.")
-    return said
+            remarks.append(f"{name}: ASR is the best form of {base} in {len(leads)} of {met} groups{told}.")
+    return remarks
 
 
-def _draw(found: dict[str, list[Score]], small: bool) -> Figure:
-    every = [one for part in found.values() for one in part]
-    bases = list(dict.fromkeys(one.first.base for one in every))[:COLUMNS]
+def _draw(by_set: dict[str, list[Score]], small: bool) -> Figure:
+    every = [score for part in by_set.values() for score in part]
+    bases = list(dict.fromkeys(score.first.base for score in every))[:COLUMNS]
     names = scores.add_ons(every)
-    groups = max(len({one.first.stream for one in part}) for part in found.values())
+    groups = max(len({score.first.stream for score in part}) for part in by_set.values())
     width = scores.size(len(bases), groups * len(names))
-    drawn, axes = figure.panels(len(found), len(bases), width=width, height=2.2, sharey=True)
-    for row, (name, part) in zip(axes, found.items(), strict=True):
-        streams = list(dict.fromkeys(one.first.stream for one in part))
+    drawn, axes = figure.panels(len(by_set), len(bases), width=width, height=2.2, sharey=True)
+    for row, (name, part) in zip(axes, by_set.items(), strict=True):
+        streams = list(dict.fromkeys(score.first.stream for score in part))
         for axis, base in zip(row, bases, strict=True):
-            scores.bars(axis, [one for one in part if one.first.base == base], streams, names)
+            scores.bars(axis, [score for score in part if score.first.base == base], streams, names)
             images = ", images of CIFAR-10" if small and name == SETS["cifar100-c"] else ""
             axis.set_title(f"{base}, groups of {name}{images}")
         row[0].set_ylabel("accuracy, %")

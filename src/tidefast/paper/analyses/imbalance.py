@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from tidefast import streams
+from tidefast.bench import metrics
 from tidefast.bench.experiment import Experiment
 from tidefast.bench.results import Run
 from tidefast.core.specification import Specification
@@ -38,23 +39,24 @@ class Imbalance(Analysis):
     """By scale. With 1000 classes a draw below 0.01 is not to be had, and one of 1.0 is as good as even."""
 
     def experiments(self, setting: Setting) -> list[Experiment]:
+        contestants = [(base, reset) for base in ("ETA", "ROID") for reset in ("never", "RDumb", "ASR")]
         return [
             setting.experiment(setting.cin_c(0, delta), base, reset)
             for delta in self.deltas[setting.name]
-            for base in ("ETA", "ROID")
-            for reset in ("never", "RDumb", "ASR")
+            for base, reset in (("Source", "never"), *contestants)
         ]
 
     def accepts(self, run: Run) -> bool:
         return run.experiment.stream.name.startswith(STREAM) and plain(run.experiment, "periodic")
 
     def evaluate(self, runs: list[Run]) -> Finding:
-        found = _series(runs)
-        deltas = sorted({delta for one in found for delta in one.runs})
-        labels = {delta: float(np.mean([_distinct(run) for run in _at(found, delta)])) for delta in deltas}
-        rows = [Row(one.label, tuple(one.cell(delta) for delta in deltas), one.base) for one in found]
+        all_series = _series(runs)
+        source = next((series for series in all_series if series.unadapted), None)
+        deltas = sorted({delta for series in all_series for delta in series.runs})
+        labels = {delta: float(np.mean([_distinct(run) for run in _at(all_series, delta)])) for delta in deltas}
+        rows = [Row(series.label, tuple(series.cell(delta) for delta in deltas), series.base) for series in all_series]
         rows.append(Row("distinct labels in a batch", tuple(number(labels[delta]) for delta in deltas), "labels"))
-        many = any(len(same) > 1 for one in found for same in one.runs.values())
+        many = any(len(same) > 1 for series in all_series for same in series.runs.values())
         sheet = Sheet(
             "imbalance",
             "Accuracy over the Dirichlet delta, %",
@@ -63,16 +65,21 @@ class Imbalance(Analysis):
             tuple(rows),
             ("The lower delta, the more labels come in bursts.", *["± over orders and seeds"][:many]),
         )
-        every = [(one, delta, run) for one in found for delta, same in one.runs.items() for run in same]
+        every = [(series, delta, run) for series in all_series for delta, same in series.runs.items() for run in same]
         frame: dict[str, list[Any]] = {
-            "contestant": [one.label for one, _, _ in every],
+            "contestant": [series.label for series, _, _ in every],
             "delta": [delta for _, delta, _ in every],
             "order": [run.experiment.stream.options.get("order_number", 0) for _, _, run in every],
             "seed": [run.experiment.seed for _, _, run in every],
             "accuracy": [accuracy(run) for _, _, run in every],
             "distinct_labels": [_distinct(run) for _, _, run in every],
         }
-        return Finding({"runs": frame}, (sheet,), lambda: _draw(found, labels), (*_remarks(found),))
+        return Finding(
+            {"runs": frame},
+            (sheet,),
+            lambda: _draw(all_series, labels),
+            (*_remarks(all_series), *_against(source, all_series)),
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +89,11 @@ class _Series:
     base: str
     add_on: str
     runs: dict[float, list[Run]]
+
+    @property
+    def unadapted(self) -> bool:
+        """Whether it is the source model."""
+        return next(iter(self.runs.values()))[0].experiment.method.name == "source"
 
     @property
     def label(self) -> str:
@@ -98,13 +110,15 @@ class _Series:
 
 
 def _series(runs: Sequence[Run]) -> list[_Series]:
-    found: dict[tuple[str, str, str], dict[float, list[Run]]] = {}
-    for one in with_names(runs):
-        found.setdefault((one.base, _rest(one.run), one.add_on), {}).setdefault(_delta(one.run), []).append(one.run)
-    several = len({rest for _, rest, _ in found}) > 1
+    grouped: dict[tuple[str, str, str], dict[float, list[Run]]] = {}
+    for named_run in with_names(runs):
+        grouped.setdefault((named_run.base, _rest(named_run.run), named_run.add_on), {}).setdefault(
+            _delta(named_run.run), []
+        ).append(named_run.run)
+    several = len({rest for _, rest, _ in grouped}) > 1
     return [
         _Series(f"{base}, {rest}" if several else base, add_on, dict(sorted(by_delta.items())))
-        for (base, rest, add_on), by_delta in found.items()
+        for (base, rest, add_on), by_delta in grouped.items()
     ]
 
 
@@ -126,50 +140,72 @@ def _distinct(run: Run) -> float:
     return float((run.steps["labels"] > 0).sum(axis=1).mean())
 
 
-def _at(found: Sequence[_Series], delta: float) -> list[Run]:
-    return [run for one in found for run in one.runs.get(delta, ())]
+def _at(all_series: Sequence[_Series], delta: float) -> list[Run]:
+    return [run for series in all_series for run in series.runs.get(delta, ())]
 
 
-def _remarks(found: Sequence[_Series]) -> list[str]:
+def _remarks(all_series: Sequence[_Series]) -> list[str]:
     """Where ASR leads, and what the strongest imbalance costs it and the others."""
-    said = []
-    for asr in (one for one in found if asr_of(next(iter(one.runs.values()))[0].experiment)):
-        others = [one for one in found if one.base == asr.base and one is not asr]
-        shared = [delta for delta in asr.runs if all(delta in one.runs for one in others)]
+    remarks = []
+    for asr in (series for series in all_series if asr_of(next(iter(series.runs.values()))[0].experiment)):
+        others = [series for series in all_series if series.base == asr.base and series is not asr]
+        shared = [delta for delta in asr.runs if all(delta in series.runs for series in others)]
         if others and shared:
-            leads = [delta for delta in shared if asr.mean(delta) > max(one.mean(delta) for one in others)]
-            names = " and ".join(one.label for one in others)
-            said.append(
+            leads = [delta for delta in shared if asr.mean(delta) > max(series.mean(delta) for series in others)]
+            names = " and ".join(series.label for series in others)
+            remarks.append(
                 f"{asr.label} is above {names} at {len(leads)} of {len(shared)} deltas"
                 + (f" ({', '.join(f'{delta:g}' for delta in leads)})." if leads else ".")
             )
-    for one in found:
-        low, high = min(one.runs), max(one.runs)
+    for series in all_series:
+        low, high = min(series.runs), max(series.runs)
         if low < high:
-            change = one.mean(low) - one.mean(high)
+            change = series.mean(low) - series.mean(high)
             verb = "loses" if change < 0 else "gains"
-            said.append(f"From delta {high:g} to {low:g} {one.label} {verb} {abs(change):.1f} points.")
-    return said
+            remarks.append(f"From delta {high:g} to {low:g} {series.label} {verb} {abs(change):.1f} points.")
+    return remarks
 
 
-def _draw(found: Sequence[_Series], labels: Mapping[float, float]) -> Figure:
-    bases = list(dict.fromkeys(one.base for one in found))[:COLUMNS]
-    names = list(dict.fromkeys(one.add_on for one in found))
+def _against(source: _Series | None, all_series: Sequence[_Series]) -> list[str]:
+    """How far everything is from the model that does not adapt."""
+    if source is None:
+        return ["Without a run of the source model it is not known who has collapsed."]
+    below = [
+        delta
+        for series in all_series
+        if series is not source
+        for delta in series.runs
+        if delta in source.runs and metrics.collapsed(series.mean(delta), source.mean(delta))
+    ]
+    met = sum(delta in source.runs for series in all_series if series is not source for delta in series.runs)
+    means = ", ".join(f"{source.mean(delta):.1f}" for delta in source.runs)
+    return [f"The source model has {means} %: {len(below)} of {met} results are below it, so collapsed."]
+
+
+def _draw(all_series: Sequence[_Series], labels: Mapping[float, float]) -> Figure:
+    source = next((series for series in all_series if series.unadapted), None)
+    all_series = [series for series in all_series if series is not source] or list(all_series)
+    bases = list(dict.fromkeys(series.base for series in all_series))[:COLUMNS]
+    names = list(dict.fromkeys(series.add_on for series in all_series))
     stroke = marked(names)
     width = figure.PAGE if len(bases) > 1 else figure.COLUMN * 1.2
     drawn, axes = figure.panels(1, len(bases), width=width, height=2.7, sharey=True)
     for axis, base in zip(axes[0], bases, strict=True):
-        for one in (one for one in found if one.base == base):
-            cells = [one.cell(delta) for delta in one.runs]
+        for series in (series for series in all_series if series.base == base):
+            cells = [series.cell(delta) for delta in series.runs]
             axis.errorbar(
-                list(one.runs),
+                list(series.runs),
                 [cell.value for cell in cells],
                 yerr=[cell.std or 0.0 for cell in cells] if any(cell.std for cell in cells) else None,
                 elinewidth=0.7,
-                label=one.add_on,
-                **stroke[one.add_on],
+                label=series.add_on,
+                **stroke[series.add_on],
             )
+        if source is not None:
+            line = [source.mean(delta) for delta in source.runs]
+            axis.plot(list(source.runs), line, color=figure.GREY, linestyle="--", label="source model")
         axis.set_xscale("log")
+        axis.set_ylim(bottom=0)
         axis.set_xticks(list(labels), [f"{delta:g}\n({count:.1f})" for delta, count in labels.items()])
         axis.minorticks_off()
         axis.set_xlabel("Dirichlet $\\delta$ (distinct labels in a batch)")

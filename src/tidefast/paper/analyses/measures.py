@@ -44,15 +44,17 @@ class Measures(Analysis):
         return not exchanged(policy) - {"measure"} and _measure(run) in (USUAL, OTHER)
 
     def evaluate(self, runs: list[Run]) -> Finding:
-        found = _meeting(scores.scores(runs))
-        sheet = scores.sheet("measures", "Accuracy by ASR's measure of concentration, %", found)
-        return Finding({"runs": scores.frame(found)}, (sheet,), lambda: _draw(found), (*_remarks(found),))
+        all_scores = _meeting(scores.scores(runs))
+        sheet = scores.sheet("measures", "Accuracy by ASR's measure of concentration, %", all_scores)
+        return Finding(
+            {"runs": scores.frame(all_scores)}, (sheet,), lambda: _draw(all_scores), (*_remarks(all_scores),)
+        )
 
 
-def _meeting(found: Sequence[Score]) -> list[Score]:
+def _meeting(all_scores: Sequence[Score]) -> list[Score]:
     """Of a large set, the methods and streams where the two measures meet; all when they do nowhere."""
-    met = {(one.first.base, one.first.stream) for one in found if _measure(one.first.run) == OTHER}
-    return [one for one in found if not met or (one.first.base, one.first.stream) in met]
+    met = {(score.first.base, score.first.stream) for score in all_scores if _measure(score.first.run) == OTHER}
+    return [score for score in all_scores if not met or (score.first.base, score.first.stream) in met]
 
 
 def _measure(run: Run) -> str:
@@ -60,34 +62,41 @@ def _measure(run: Run) -> str:
     return "" if policy is None else str(policy.measure_settings["name"])
 
 
-def _remarks(found: Sequence[Score]) -> list[str]:
+def _remarks(all_scores: Sequence[Score]) -> list[str]:
     """The two measures against each other, and the second against no reset, everywhere they meet."""
-    said, wins, meetings = [], 0, 0
-    by = {(one.first.base, one.first.stream, _measure(one.first.run) or one.first.add_on): one for one in found}
-    for (base, stream, measure), one in by.items():
+    remarks, wins, meetings = [], 0, 0
+    by = {
+        (score.first.base, score.first.stream, _measure(score.first.run) or score.first.add_on): score
+        for score in all_scores
+    }
+    for (base, stream, measure), score in by.items():
         other, never = by.get((base, stream, OTHER)), by.get((base, stream, NO_RESET))
         if measure != USUAL or other is None:
             continue
         meetings += 1
-        wins += standing(one.mean, other.mean) == "above"
-        told = f"{base}, {stream}: {one.mean:.1f} by the softmax of the mean, {other.mean:.1f} by the mean of softmaxes"
+        wins += standing(score.mean, other.mean) == "above"
+        told = (
+            f"{base}, {stream}: {score.mean:.1f} by the softmax of the mean, {other.mean:.1f} by the mean of softmaxes"
+        )
         if never is not None:
             told += f", which is {standing(other.mean, never.mean)} the {never.mean:.1f} of no reset"
-        said.append(f"{told}.")
+        remarks.append(f"{told}.")
     if meetings:
-        said.append(f"The softmax of the mean is the better measure, as in the paper, in {wins} of {meetings} cases.")
-    return said
+        remarks.append(
+            f"The softmax of the mean is the better measure, as in the paper, in {wins} of {meetings} cases."
+        )
+    return remarks
 
 
-def _draw(found: Sequence[Score]) -> Figure:
-    bases = list(dict.fromkeys(one.first.base for one in found))[:COLUMNS]
-    streams = list(dict.fromkeys(one.first.stream for one in found))
-    names = scores.add_ons(found)
+def _draw(all_scores: Sequence[Score]) -> Figure:
+    bases = list(dict.fromkeys(score.first.base for score in all_scores))[:COLUMNS]
+    streams = list(dict.fromkeys(score.first.stream for score in all_scores))
+    names = scores.add_ons(all_scores)
     width = scores.size(len(bases), len(streams) * len(names))
     drawn, axes = figure.panels(1, len(bases), width=width, height=2.5, sharey=True)
-    for one, base in zip(axes[0], bases, strict=True):
-        scores.bars(one, [score for score in found if score.first.base == base], streams, names)
-        one.set_title(base)
+    for axis, base in zip(axes[0], bases, strict=True):
+        scores.bars(axis, [score for score in all_scores if score.first.base == base], streams, names)
+        axis.set_title(base)
     axes[0][0].set_ylabel("accuracy, %")
     figure.legend(drawn, axes[0])
     return drawn

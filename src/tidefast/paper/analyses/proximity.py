@@ -40,18 +40,18 @@ class Proximity(Analysis):
         return visits.recurs(run) and (run.experiment.reset.name == "never" or _delay(run) is not None)
 
     def evaluate(self, runs: list[Run]) -> Finding:
-        found = visits.courses(runs, lambda run: bool(_delay(run)))
+        by_panel = visits.courses(runs, lambda run: bool(_delay(run)))
         sheet = visits.sheet(
             "proximity",
             "Accuracy per visit, %, when a reset waits until concentration is above the threshold by a delay",
-            found,
+            by_panel,
             VISITS,
             lambda course: course.accuracy,
             first={"delay": lambda course: _cell(course.named_run.run), "resets": _resets},
         )
-        remarks = [said for met in found.values() for said in _remarks(met)]
+        remarks = [remark for met in by_panel.values() for remark in _remarks(met)]
         return Finding(
-            {"visits": visits.frame(found)}, (sheet,), lambda: _draw(found), (*remarks, *visits.caveats(found))
+            {"visits": visits.frame(by_panel)}, (sheet,), lambda: _draw(by_panel), (*remarks, *visits.caveats(by_panel))
         )
 
 
@@ -78,23 +78,23 @@ def _remarks(met: Sequence[Course]) -> list[str]:
     delays = {course: delay for course in met if (delay := _delay(course.named_run.run)) is not None}
     prompt = [course for course, delay in delays.items() if delay == 0]
     never = [course for course in met if course.named_run.add_on == NO_RESET]
-    said = []
+    remarks = []
     for standard in prompt:
-        late = sorted((one for one in delays if delays[one] > 0), key=lambda one: delays[one])
+        late = sorted((course for course in delays if delays[course] > 0), key=lambda course: delays[course])
         if late:
-            told = ", ".join(f"{_change(one.mean, standard.mean)} with delay {delays[one]:g}" for one in late)
-            worse = sum(standing(one.mean, standard.mean) == "below" for one in late)
-            said.append(
+            told = ", ".join(f"{_change(course.mean, standard.mean)} with delay {delays[course]:g}" for course in late)
+            worse = sum(standing(course.mean, standard.mean) == "below" for course in late)
+            remarks.append(
                 f"{standard.named_run.title}, has {standard.mean:.1f} in the mean of the visits; {told}. Late resets "
                 f"do harm, as in the paper, for {worse} of {len(late)} delays."
             )
-        said += [
-            f"With delay {delays[one]:g} the mean is {standing(one.mean, plain.mean)} that of "
-            f"{plain.named_run.title}, without resets: {one.mean:.1f} and {plain.mean:.1f}."
+        remarks += [
+            f"With delay {delays[course]:g} the mean is {standing(course.mean, plain.mean)} that of "
+            f"{plain.named_run.title}, without resets: {course.mean:.1f} and {plain.mean:.1f}."
             for plain in never
-            for one in late[-1:]
+            for course in late[-1:]
         ]
-    return said
+    return remarks
 
 
 def _change(mean: float, usual: float) -> str:
@@ -102,17 +102,17 @@ def _change(mean: float, usual: float) -> str:
     return f"{abs(points):.1f} {'less' if points < 0 else 'more'}"
 
 
-def _draw(found: Panels) -> Figure:
-    chosen, names = visits.shown(found), visits.add_ons(visits.shown(found))
+def _draw(by_panel: Panels) -> Figure:
+    chosen, names = visits.shown(by_panel), visits.add_ons(visits.shown(by_panel))
     wide = min(2, len(chosen))
     high = -(-len(chosen) // wide)
     drawn, axes = figure.panels(high, wide, width=figure.PAGE if wide > 1 else figure.COLUMN * 1.2, sharey=True)
-    for one, (panel, met) in zip(axes.ravel(), chosen.items(), strict=False):
-        visits.plot(one, met, lambda course: course.accuracy, names)
-        one.set_title(heading(panel, chosen))
-        one.set_xlabel("visit")
-    for one in axes.ravel()[len(chosen) :]:
-        one.set_visible(False)
+    for axis, (panel, met) in zip(axes.ravel(), chosen.items(), strict=False):
+        visits.plot(axis, met, lambda course: course.accuracy, names)
+        axis.set_title(heading(panel, chosen))
+        axis.set_xlabel("visit")
+    for axis in axes.ravel()[len(chosen) :]:
+        axis.set_visible(False)
     for row in axes:
         row[0].set_ylabel("accuracy, %")
     figure.legend(drawn, axes.ravel())

@@ -42,17 +42,17 @@ class Recovery(Analysis):
         return visits.recurs(run) and exchanged(policy) <= {"accumulation"}
 
     def evaluate(self, runs: list[Run]) -> Finding:
-        found = visits.courses(runs, _without)
+        by_panel = visits.courses(runs, _without)
         notes = (
             "Mean over domains of the accuracy minus the best at an earlier visit, in points; below 0 is forgetting.",
             "The best of many visits is high by chance too, the more so the fewer their images.",
         )
         sheets = (
-            visits.sheet("recovery-accuracy", "Accuracy per visit, %", found, VISITS, _accuracy),
+            visits.sheet("recovery-accuracy", "Accuracy per visit, %", by_panel, VISITS, _accuracy),
             visits.sheet(
                 "recovery",
                 "Knowledge recovery per visit",
-                found,
+                by_panel,
                 VISITS,
                 _recovery,
                 decimals=2,
@@ -60,9 +60,9 @@ class Recovery(Analysis):
                 notes=notes,
             ),
         )
-        remarks = [said for met in found.values() for said in _remarks(met)]
+        remarks = [remark for met in by_panel.values() for remark in _remarks(met)]
         return Finding(
-            {"visits": visits.frame(found)}, sheets, lambda: _draw(found), (*remarks, *visits.caveats(found))
+            {"visits": visits.frame(by_panel)}, sheets, lambda: _draw(by_panel), (*remarks, *visits.caveats(by_panel))
         )
 
 
@@ -82,14 +82,14 @@ def _recovery(course: Course) -> Floats:
 
 def _remarks(met: Sequence[Course]) -> list[str]:
     """With recovery against without, for one method at one place."""
-    said = []
+    remarks = []
     policies = [(course, asr_of(course.named_run.run.experiment)) for course in met]
     kept = [course for course, policy in policies if policy and policy.recovers and not exchanged(policy)]
     lost = [course for course in met if _without(course.named_run.run)]
     for with_, without in ((a, b) for a in kept for b in lost):
         ends, others = round(float(with_.accuracy[-1]), 1), round(float(without.accuracy[-1]), 1)
         verdict = f"helps by {ends - others:.1f}" if ends > others else f"costs {others - ends:.1f}"
-        said.append(
+        remarks.append(
             f"{with_.named_run.title}, ends at {ends:.1f} with recovery and at {others:.1f} without: "
             f"recovery {verdict} at the last visit. "
             f"Over all visits the means are {with_.mean:.1f} and {without.mean:.1f}."
@@ -97,16 +97,16 @@ def _remarks(met: Sequence[Course]) -> list[str]:
         gain, loss = with_.recovery.mean(), without.recovery.mean()
         as_said = [gain > 0, loss < 0]
         holds = {2: "both hold here", 1: f"only the {'first' if as_said[0] else 'second'} holds here"}
-        said.append(
+        remarks.append(
             f"Knowledge recovery of {with_.named_run.title} is {gain:+.2f} in the mean with recovery and {loss:+.2f} "
             f"without. In the paper it is positive with and negative without: "
             f"{holds.get(sum(as_said), 'neither holds here')}."
         )
-    return said
+    return remarks
 
 
-def _draw(found: Panels) -> Figure:
-    chosen, names = visits.shown(found), visits.add_ons(visits.shown(found))
+def _draw(by_panel: Panels) -> Figure:
+    chosen, names = visits.shown(by_panel), visits.add_ons(visits.shown(by_panel))
     drawn, axes = figure.panels(len(chosen), 2, height=2.1, sharex="row", sharey="col")
     for (left, right), (panel, met) in zip(axes, chosen.items(), strict=True):
         visits.plot(left, met, _accuracy, names)
@@ -116,7 +116,7 @@ def _draw(found: Panels) -> Figure:
         right.set_title(heading(panel, chosen))
         left.set_ylabel("accuracy, %")
         right.set_ylabel("knowledge\nrecovery, points")
-    for one in axes[-1]:
-        one.set_xlabel("visit")
+    for axis in axes[-1]:
+        axis.set_xlabel("visit")
     figure.legend(drawn, axes.ravel())
     return drawn

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tidefast.bench import metrics
 from tidefast.bench.experiment import Experiment
 from tidefast.bench.results import Run
 from tidefast.core.specification import Specification
@@ -29,8 +30,10 @@ FEW = 15
 _COLUMNS = (
     "accuracy, %",
     "resets",
+    "batches per reset",
     "depth, %",
     "detrimental, %",
+    "of pseudo-resets, %",
     "loss, points",
     "beneficial, %",
     "gain, points",
@@ -60,17 +63,19 @@ class Resets(Analysis):
             "What resets do" + naming.where(runs),
             "contestant",
             _COLUMNS,
-            tuple(Row(name, _cells(one)) for name, one in effects.items()),
+            tuple(Row(name, _cells(effect)) for name, effect in effects.items()),
             (
                 "Effect of a reset: mean accuracy of the ten batches after it minus that of the ten before, or of as "
                 "many as there are to the neighbouring resets; one without any change is neither.",
+                f"Pseudo-resets: {metrics.SHIFT} batches after each reset, where there was none; a share of "
+                "detrimental resets that is no larger than theirs is chance.",
                 "By chance: the loss, and the gain, that would be seen if resets had no effect, as two times ten "
                 "batches have different images.",
                 "Recovery delay: after a detrimental reset, batches until the best accuracy of the ten before is "
                 "reached again; the batches to the next reset, or to the end, if it is not.",
             ),
         )
-        drawn = [name for name, one in effects.items() if one.count]
+        drawn = [name for name, effect in effects.items() if effect.count]
         chosen = {name: effects[name] for name in naming.featured(drawn, SHOWN)}
         pair = _pair(chosen)
         pair += _without_resets(effects, pair[:1])
@@ -82,26 +87,37 @@ class Resets(Analysis):
         )
 
 
-def _cells(one: Effects) -> tuple[Any, ...]:
-    found = one.found
+def _cells(effect: Effects) -> tuple[Any, ...]:
+    measured = effect.measured
     return (
-        number(float(np.mean([accuracy(run) for run in one.runs]))),
-        number(one.count, 0),
-        number(100 * one.depth, 0),
-        number(100 * found.detrimental_share, 0),
-        number(100 * found.detrimental_mean, 2, signed=True),
-        number(100 * found.beneficial_share, 0),
-        number(100 * found.beneficial_mean, 2, signed=True),
-        number(100 * one.chance, 2),
-        number(found.recovery_delay),
+        number(float(np.mean([accuracy(run) for run in effect.runs]))),
+        number(effect.count, 0),
+        number(metrics.batches_per_reset(sum(run.batches for run in effect.runs), effect.count)),
+        number(100 * effect.depth, 0),
+        number(100 * measured.detrimental_share, 0),
+        number(100 * effect.pseudo.detrimental_share, 0),
+        number(100 * measured.detrimental_mean, 2, signed=True),
+        number(100 * measured.beneficial_share, 0),
+        number(100 * measured.beneficial_mean, 2, signed=True),
+        number(100 * effect.chance, 2),
+        number(measured.recovery_delay),
     )
 
 
 def _resets(effects: dict[str, Effects]) -> dict[str, list[Any]]:
     rows = [
-        (name, one.runs[at].experiment.seed, t, float(one.runs[at].reset_fraction[t]), float(change), float(delay))
-        for name, one in effects.items()
-        for (at, t), change, delay in zip(one.of.tolist(), one.found.change, one.found.delay, strict=True)
+        (
+            name,
+            effect.runs[at].experiment.seed,
+            t,
+            float(effect.runs[at].reset_fraction[t]),
+            float(change),
+            float(delay),
+        )
+        for name, effect in effects.items()
+        for (at, t), change, delay in zip(
+            effect.of.tolist(), effect.measured.change, effect.measured.delay, strict=True
+        )
     ]
     return frame(("contestant", "seed", "batch", "depth", "change", "delay"), rows)
 
@@ -109,28 +125,28 @@ def _resets(effects: dict[str, Effects]) -> dict[str, list[Any]]:
 def _around(effects: dict[str, Effects]) -> dict[str, list[Any]]:
     rows = [
         (name, int(middle), float(mean), float(error), int(count))
-        for name, one in effects.items()
-        for middle, mean, error, count in zip(MIDDLES, *mean_around(one.around), strict=True)
+        for name, effect in effects.items()
+        for middle, mean, error, count in zip(MIDDLES, *mean_around(effect.around), strict=True)
         if np.isfinite(mean)
     ]
     return frame(("contestant", "batch", "accuracy", "standard_error", "resets"), rows)
 
 
-def _but_for_the_policy(one: Effects) -> str:
-    return dataclasses.replace(one.runs[0].experiment, reset=Specification("never"), seed=0).digest
+def _but_for_the_policy(effect: Effects) -> str:
+    return dataclasses.replace(effect.runs[0].experiment, reset=Specification("never"), seed=0).digest
 
 
 def _pairs(effects: dict[str, Effects]) -> list[tuple[str, str]]:
     """RDumb and ASR that differ in nothing else."""
 
     def of(policy: str) -> dict[str, str]:
-        found: dict[str, str] = {}
-        for name, one in effects.items():
-            reset = one.runs[0].experiment.reset
+        names: dict[str, str] = {}
+        for name, effect in effects.items():
+            reset = effect.runs[0].experiment.reset
             plain = not reset.options.keys() & {"when", "extent", "measure", "target"}
             if reset.name == policy and plain:
-                found.setdefault(_but_for_the_policy(one), name)
-        return found
+                names.setdefault(_but_for_the_policy(effect), name)
+        return names
 
     naive, adaptive = of("periodic"), of("asr")
     return [(name, adaptive[key]) for key, name in naive.items() if key in adaptive]
@@ -138,34 +154,35 @@ def _pairs(effects: dict[str, Effects]) -> list[tuple[str, str]]:
 
 def _pair(effects: dict[str, Effects]) -> list[str]:
     """The two to compare over the whole stream: RDumb and ASR, else the first two on one stream."""
-    if found := _pairs(effects):
-        return list(found[0])
+    if pairs := _pairs(effects):
+        return list(pairs[0])
     first = next(iter(effects), None)
     if first is None:
         return []
     place = effects[first].runs[0].experiment.stream
-    return [name for name, one in effects.items() if one.runs[0].experiment.stream == place][:2]
+    return [name for name, effect in effects.items() if effect.runs[0].experiment.stream == place][:2]
 
 
 def _without_resets(effects: dict[str, Effects], like: list[str]) -> list[str]:
     """The same method on the same stream without resets."""
     wanted = {_but_for_the_policy(effects[name]) for name in like}
-    return [name for name, one in effects.items() if not one.count and _but_for_the_policy(one) in wanted][:1]
+    return [name for name, effect in effects.items() if not effect.count and _but_for_the_policy(effect) in wanted][:1]
 
 
 def _remarks(effects: dict[str, Effects], chosen: dict[str, Effects]) -> list[str]:
-    return [*(_costs(name, one) for name, one in chosen.items()), *_comparisons(effects)]
+    return [*(_costs(name, effect) for name, effect in chosen.items()), *_comparisons(effects)]
 
 
-def _costs(name: str, one: Effects) -> str:
-    found = one.found
-    if not found.detrimental_share > 0:
-        return f"{name}: none of {len(found.change)} resets is detrimental."
-    gain = f"; beneficial ones gain {100 * found.beneficial_mean:.1f}" if found.beneficial_share else ""
+def _costs(name: str, effect: Effects) -> str:
+    measured = effect.measured
+    if not measured.detrimental_share > 0:
+        return f"{name}: none of {len(measured.change)} resets is detrimental."
+    gain = f"; beneficial ones gain {100 * measured.beneficial_mean:.1f}" if measured.beneficial_share else ""
     return (
-        f"{name}: {100 * found.detrimental_share:.0f} % of {len(found.change)} resets are detrimental and cost "
-        f"{-100 * found.detrimental_mean:.1f} points{gain}; chance alone makes {100 * one.chance:.1f}. "
-        f"Accuracy is back after {found.recovery_delay:.0f} batches."
+        f"{name}: {100 * measured.detrimental_share:.0f} % of {len(measured.change)} resets are detrimental and cost "
+        f"{-100 * measured.detrimental_mean:.1f} points{gain}; chance alone makes {100 * effect.chance:.1f}. "
+        f"Accuracy is back after {measured.recovery_delay:.0f} batches. Of pseudo-resets "
+        f"{100 * effect.pseudo.detrimental_share:.0f} % are."
     )
 
 
@@ -174,47 +191,47 @@ def _comparisons(effects: dict[str, Effects]) -> list[str]:
     both = [
         (naive, adaptive)
         for naive, adaptive in pairs
-        if all(effects[name].found.detrimental_share > 0 for name in (naive, adaptive))
+        if all(effects[name].measured.detrimental_share > 0 for name in (naive, adaptive))
     ]
-    said = []
+    remarks = []
     if len(both) < len(pairs):
-        said.append(
+        remarks.append(
             f"{len(pairs) - len(both)} of {len(pairs)} comparisons of RDumb with ASR cannot be made: one of the two "
             "has no detrimental reset."
         )
     if len(both) > 1:
-        found = [(effects[naive].found, effects[adaptive].found) for naive, adaptive in both]
-        cheaper = sum(old.detrimental_mean < new.detrimental_mean for old, new in found)
-        faster = sum(old.recovery_delay > new.recovery_delay for old, new in found)
-        said.append(
+        measured = [(effects[naive].measured, effects[adaptive].measured) for naive, adaptive in both]
+        cheaper = sum(old.detrimental_mean < new.detrimental_mean for old, new in measured)
+        faster = sum(old.recovery_delay > new.recovery_delay for old, new in measured)
+        remarks.append(
             f"ASR's detrimental resets cost less than RDumb's in {cheaper} of {len(both)} comparisons, and recovery "
             f"is faster in {faster}."
         )
     if len(both) == 1:
         naive, adaptive = both[0]
-        old, new = effects[naive].found, effects[adaptive].found
+        old, new = effects[naive].measured, effects[adaptive].measured
         cost, delay = old.detrimental_mean / new.detrimental_mean, old.recovery_delay / new.recovery_delay
-        said += [
+        remarks += [
             f"Detrimental resets cost {adaptive} {-100 * new.detrimental_mean:.1f} points, {naive} "
             f"{-100 * old.detrimental_mean:.1f}, {cost:.1f} times as much: that ASR's cost less "
             f"{'holds' if cost > 1 else 'does not hold'} here.",
             f"Recovery takes {adaptive} {new.recovery_delay:.0f} batches, {naive} {old.recovery_delay:.0f}, "
             f"{delay:.1f} times as many: that ASR's is faster {'holds' if delay > 1 else 'does not hold'} here.",
         ]
-    return said
+    return remarks
 
 
 def _draw(effects: dict[str, Effects], stream: dict[str, Run]) -> Figure:
     drawn, axes = figure.panels(2, 2, height=2.1)
-    for one in axes[0]:
-        one.remove()
+    for axis in axes[0]:
+        axis.remove()
     whole = drawn.add_subplot(axes[0, 0].get_gridspec()[0, :])
     looks = line_styles(list(dict.fromkeys([*stream, *effects])))
     _draw_stream(whole, stream, looks)
     _draw_around(axes[1, 0], effects, looks)
     _draw_delays(axes[1, 1], effects, looks)
     figure.letter([whole, *axes[1]])
-    lines = {str(line.get_label()): line for one in (whole, axes[1, 0]) for line in one.lines}
+    lines = {str(line.get_label()): line for axis in (whole, axes[1, 0]) for line in axis.lines}
     lines = {name: lines[name] for name in looks}
     drawn.legend(handles=[*lines.values()], loc="outside lower center", ncols=5 if len("".join(lines)) < 65 else 3)
     return drawn
@@ -240,8 +257,8 @@ def _draw_stream(axes: Axes, runs: dict[str, Run], looks: dict[str, dict[str, An
 
 
 def _draw_around(axes: Axes, effects: dict[str, Effects], looks: dict[str, dict[str, Any]]) -> None:
-    for name, one in effects.items():
-        mean, error, _ = mean_around(one.around)
+    for name, effect in effects.items():
+        mean, error, _ = mean_around(effect.around)
         axes.plot(MIDDLES, 100 * mean, label=name, marker="o", markersize=2.5, **looks[name])
         axes.fill_between(
             MIDDLES, 100 * (mean - error), 100 * (mean + error), color=looks[name]["color"], alpha=0.15, linewidth=0
@@ -251,16 +268,18 @@ def _draw_around(axes: Axes, effects: dict[str, Effects], looks: dict[str, dict[
 
 
 def _draw_delays(axes: Axes, effects: dict[str, Effects], looks: dict[str, dict[str, Any]]) -> None:
-    delays = {name: np.sort(one.found.delay[np.isfinite(one.found.delay)]) for name, one in effects.items()}
-    longest = max((float(one[-1]) for one in delays.values() if len(one)), default=1.0)
+    delays = {
+        name: np.sort(effect.measured.delay[np.isfinite(effect.measured.delay)]) for name, effect in effects.items()
+    }
+    longest = max((float(waits[-1]) for waits in delays.values() if len(waits)), default=1.0)
     end = longest * (1.4 if longest > 100 else 1.05)
     if longest > 100:
         axes.set_xscale("symlog", linthresh=10, linscale=0.5)
-    for name, one in delays.items():
-        if len(one):
-            shares = 100 * np.arange(len(one) + 1) / len(one)
-            axes.step([0.0, *one, end], [*shares, 100.0], where="post", **looks[name])
+    for name, waits in delays.items():
+        if len(waits):
+            shares = 100 * np.arange(len(waits) + 1) / len(waits)
+            axes.step([0.0, *waits, end], [*shares, 100.0], where="post", **looks[name])
     axes.set(xlabel="batches until accuracy is back", ylabel="detrimental resets, %", ylim=(0, 103), xlim=(0, end))
-    if without := [name for name, one in delays.items() if not len(one)]:
-        said = "\n".join(["no detrimental reset:", *without])
-        axes.text(0.98, 0.05, said, transform=axes.transAxes, ha="right", va="bottom", fontsize=7)
+    if without := [name for name, waits in delays.items() if not len(waits)]:
+        text = "\n".join(["no detrimental reset:", *without])
+        axes.text(0.98, 0.05, text, transform=axes.transAxes, ha="right", va="bottom", fontsize=7)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tidefast.bench.experiment import Experiment
 from tidefast.bench.results import Run
 from tidefast.paper import domain_order, figure, visits
-from tidefast.paper.analysis import Analysis, Finding, registry
+from tidefast.paper.analysis import Analysis, Finding, frame, registry
 from tidefast.paper.domain_order import Segment
 from tidefast.paper.naming import standing
 from tidefast.paper.scale import Setting
@@ -48,28 +48,24 @@ class Schedules(Analysis):
         )
 
     def evaluate(self, runs: list[Run]) -> Finding:
-        found = visits.courses(runs)
-        orders = {met[0].named_run.place: domain_order.segments(met[0].named_run.run) for met in found.values()}
+        by_panel = visits.courses(runs)
+        orders = {met[0].named_run.place: domain_order.segments(met[0].named_run.run) for met in by_panel.values()}
         sheets = (
-            visits.sheet("schedules", "Accuracy per visit, %", found, VISITS, lambda course: course.accuracy),
+            visits.sheet("schedules", "Accuracy per visit, %", by_panel, VISITS, lambda course: course.accuracy),
             _durations(orders),
         )
-        order = [(place, at, one) for place, parts in orders.items() for at, one in enumerate(parts)]
-        frames: dict[str, dict[str, list[Any]]] = {
-            "visits": visits.frame(found),
-            "segments": {
-                "place": [place for place, _, _ in order],
-                "segment": [at for _, at, _ in order],
-                "domain": [one.domain for _, _, one in order],
-                "visit": [one.visit + 1 for _, _, one in order],
-                "batches": [one.batches for _, _, one in order],
-            },
-        }
-        remarks = [said for met in found.values() for said in _remarks(met)] + _on_durations(orders)
-        remarks += visits.caveats(_shown(found))
-        if len(_shown(found)) < len(found):
+        rows = [
+            (place, at, segment.domain, segment.visit + 1, segment.batches)
+            for place, parts in orders.items()
+            for at, segment in enumerate(parts)
+        ]
+        segments = frame(("place", "segment", "domain", "visit", "batches"), rows)
+        frames = {"visits": visits.frame(by_panel), "segments": segments}
+        remarks = [remark for met in by_panel.values() for remark in _remarks(met)] + _on_durations(orders)
+        remarks += visits.caveats(_shown(by_panel))
+        if len(_shown(by_panel)) < len(by_panel):
             remarks.append(f"The figure shows at most {ROWS} methods and {COLUMNS} schedules; the tables have all.")
-        return Finding(frames, sheets, lambda: _draw(found, orders), (*remarks,))
+        return Finding(frames, sheets, lambda: _draw(by_panel, orders), (*remarks,))
 
 
 def _durations(orders: Mapping[str, Sequence[Segment]]) -> Sheet:
@@ -84,21 +80,21 @@ def _durations(orders: Mapping[str, Sequence[Segment]]) -> Sheet:
 
 def _remarks(met: Sequence[Course]) -> list[str]:
     """ASR against RDumb for one method at one place: the mean, the worst fall, and the way from first to last."""
-    said = []
-    for asr in (one for one in met if asr_of(one.named_run.run.experiment)):
+    remarks = []
+    for asr in (course for course in met if asr_of(course.named_run.run.experiment)):
         rises = f"{asr.accuracy[0]:.1f} to {asr.accuracy[-1]:.1f}"
         way = "improves" if asr.accuracy[-1] > asr.accuracy[0] else "does not improve"
-        said.append(f"{asr.named_run.title}, {way} over the visits: {rises}.")
-        for other in (one for one in met if one.named_run.run.experiment.reset.name == "periodic"):
-            mine, its = _fall(asr), _fall(other)
+        remarks.append(f"{asr.named_run.title}, {way} over the visits: {rises}.")
+        for other in (course for course in met if course.named_run.run.experiment.reset.name == "periodic"):
+            own_fall, other_fall = _fall(asr), _fall(other)
             ahead = standing(asr.mean, other.mean)
-            smaller = standing(mine, its) == "below"
+            smaller = standing(own_fall, other_fall) == "below"
             verdict = "smaller, as in the paper" if smaller else "not smaller, unlike in the paper"
-            said.append(
+            remarks.append(
                 f"Its mean of {asr.mean:.1f} is {ahead} the {other.mean:.1f} of {other.named_run.add_on}, and its "
-                f"worst fall from one visit to the next {verdict}: {mine:.1f} points against {its:.1f}."
+                f"worst fall from one visit to the next {verdict}: {own_fall:.1f} points against {other_fall:.1f}."
             )
-    return said
+    return remarks
 
 
 def _fall(course: Course) -> float:
@@ -116,18 +112,18 @@ def _on_durations(orders: Mapping[str, Sequence[Segment]]) -> list[str]:
     ]
 
 
-def _shown(found: Panels) -> Panels:
+def _shown(by_panel: Panels) -> Panels:
     """What is drawn: the first methods on the first schedules."""
-    bases = list(dict.fromkeys(base for base, _ in found))[:ROWS]
-    places = list(dict.fromkeys(place for _, place in found))[:COLUMNS]
-    return {(base, place): met for (base, place), met in found.items() if base in bases and place in places}
+    bases = list(dict.fromkeys(base for base, _ in by_panel))[:ROWS]
+    places = list(dict.fromkeys(place for _, place in by_panel))[:COLUMNS]
+    return {(base, place): met for (base, place), met in by_panel.items() if base in bases and place in places}
 
 
 def _draw(everything: Panels, orders: Mapping[str, Sequence[Segment]]) -> Figure:
-    found = _shown(everything)
-    bases, places = (list(dict.fromkeys(panel[at] for panel in found)) for at in (0, 1))
-    names = visits.add_ons(found)
-    domains = list(dict.fromkeys(one.domain for place in places for one in orders[place]))
+    by_panel = _shown(everything)
+    bases, places = (list(dict.fromkeys(panel[at] for panel in by_panel)) for at in (0, 1))
+    names = visits.add_ons(by_panel)
+    domains = list(dict.fromkeys(segment.domain for place in places for segment in orders[place]))
     heights = [*([1.0] * len(bases)), 0.14]
     drawn, axes = figure.panels(
         len(bases) + 1,
@@ -140,10 +136,10 @@ def _draw(everything: Panels, orders: Mapping[str, Sequence[Segment]]) -> Figure
     )
     for column, place in enumerate(places):
         for row, base in enumerate(bases):
-            one = axes[row][column]
-            visits.plot(one, found.get((base, place), []), lambda course: course.accuracy, names)
-            one.set_title(textwrap.fill(f"{base}, {place}", 44))
-            one.tick_params(labelbottom=False)
+            axis = axes[row][column]
+            visits.plot(axis, by_panel.get((base, place), []), lambda course: course.accuracy, names)
+            axis.set_title(textwrap.fill(f"{base}, {place}", 44))
+            axis.tick_params(labelbottom=False)
         domain_order.strip(axes[-1][column], orders[place], domains)
         axes[-1][column].set_xlabel("visit")
     for row in axes[:-1]:

@@ -35,7 +35,7 @@ TIMES = {"mini": (0.5, 2.0), "full": (0.5, 0.8, 1.25, 2.0)}
 NEGLIGIBLE = 1.0
 """Points of accuracy; the paper calls its fluctuations negligible and gives no number."""
 
-Found = dict[str, list[ParameterCurve]]
+CurvesBySetting = dict[str, list[ParameterCurve]]
 """By hyperparameter, a line for each stream."""
 
 
@@ -64,15 +64,17 @@ class Sensitivity(Analysis):
         )
 
     def evaluate(self, runs: list[Run]) -> Finding:
-        found = {name: parameter_curves.lines(runs, _value(name), parameter_curves.without(name)) for name in VARIED}
-        found = {name: lines for name, lines in found.items() if lines}
+        by_setting = {
+            name: parameter_curves.lines(runs, _value(name), parameter_curves.without(name)) for name in VARIED
+        }
+        by_setting = {name: lines for name, lines in by_setting.items() if lines}
         parameter_curves.need(
-            [line for lines in found.values() for line in lines],
+            [line for lines in by_setting.values() for line in lines],
             "some of ASR with several values of alpha0, mu0, lambda0, r0 or lambda_r",
         )
-        labels = list(dict.fromkeys(line.label for lines in found.values() for line in lines))
+        labels = list(dict.fromkeys(line.label for lines in by_setting.values() for line in lines))
         rows = []
-        for name, lines in found.items():
+        for name, lines in by_setting.items():
             by = {line.label: _largest(name, line) for line in lines}
             rows.append(Row(name, tuple(_cell(*by[label]) if label in by else Cell() for label in labels)))
         sheet = Sheet(
@@ -85,10 +87,12 @@ class Sensitivity(Analysis):
         )
         frame = parameter_curves.stacked(
             {"hyperparameter": [name] * len(line.points), **line.frame("value")}
-            for name, lines in found.items()
+            for name, lines in by_setting.items()
             for line in lines
         )
-        return Finding({"runs": frame}, (sheet,), lambda: _draw(found, labels), tuple(_remarks(found, labels)))
+        return Finding(
+            {"runs": frame}, (sheet,), lambda: _draw(by_setting, labels), tuple(_remarks(by_setting, labels))
+        )
 
 
 def _value(name: str) -> Callable[[Run], float | None]:
@@ -109,7 +113,7 @@ def _largest(name: str, line: ParameterCurve) -> tuple[float, Change]:
     """Where accuracy changes the most, and by how much."""
     base = _default(name, line)
     changes = {at: line.change(at, base) for at in line.numbers if at != base}
-    at = max(changes, key=lambda one: abs(changes[one].points))
+    at = max(changes, key=lambda value: abs(changes[value].points))
     return at, changes[at]
 
 
@@ -117,34 +121,36 @@ def _cell(at: float, change: Change) -> Cell:
     return dataclasses.replace(change.cell, text=f"{change.cell.text} ({at:g})")
 
 
-def _remarks(found: Found, labels: Sequence[str]) -> list[str]:
-    said = []
+def _remarks(by_setting: CurvesBySetting, labels: Sequence[str]) -> list[str]:
+    remarks = []
     for label in labels:
-        of = {name: _largest(name, line) for name, lines in found.items() for line in lines if line.label == label}
+        of = {name: _largest(name, line) for name, lines in by_setting.items() for line in lines if line.label == label}
         worst = max(of, key=lambda name: abs(of[name][1].points))
         at, change = of[worst]
-        small = [name for name, (_, one) in of.items() if abs(one.points) < NEGLIGIBLE]
+        small = [name for name, (_, change) in of.items() if abs(change.points) < NEGLIGIBLE]
         holds = "as in the paper, none matters much" if len(small) == len(of) else "unlike in the paper, some matter"
-        said.append(
+        remarks.append(
             f"{label}: the largest change is {change.points:+.2f} points (± {change.error:.2f}), of {worst} = {at:g}; "
             f"{len(small)} of {len(of)} hyperparameters change accuracy by less than {NEGLIGIBLE:g} point: {holds}."
         )
-    return said
+    return remarks
 
 
-def _draw(found: Found, labels: Sequence[str]) -> Figure:
-    drawn, axes = figure.panels(1, len(found), width=min(figure.PAGE, 0.5 + 1.6 * len(found)), height=2.2, sharey=True)
+def _draw(by_setting: CurvesBySetting, labels: Sequence[str]) -> Figure:
+    drawn, axes = figure.panels(
+        1, len(by_setting), width=min(figure.PAGE, 0.5 + 1.6 * len(by_setting)), height=2.2, sharey=True
+    )
     looks = marked(labels)
-    for one, (name, lines) in zip(axes[0], found.items(), strict=True):
+    for axis, (name, lines) in zip(axes[0], by_setting.items(), strict=True):
         default = float(getattr(ASR(), name))
-        one.axvline(default, color=figure.GREY, lw=0.8, ls=":", label="default")
+        axis.axvline(default, color=figure.GREY, lw=0.8, ls=":", label="default")
         for line in lines:
-            one.plot(line.numbers, line.accuracies, label=line.label, **looks[line.label])
-        one.set_xscale("log")
+            axis.plot(line.numbers, line.accuracies, label=line.label, **looks[line.label])
+        axis.set_xscale("log")
         ticks = sorted({number for line in lines for number in line.numbers})
-        one.set_xticks(ticks, [f"{tick:g}" for tick in ticks], rotation=60)
-        one.minorticks_off()
-        one.set_title(SYMBOLS[name])
+        axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks], rotation=60)
+        axis.minorticks_off()
+        axis.set_title(SYMBOLS[name])
     axes[0][0].set_ylabel("accuracy, %")
     figure.legend(drawn, axes[0])
     return drawn

@@ -13,7 +13,7 @@ from tidefast.bench import metrics
 from tidefast.bench.experiment import Experiment
 from tidefast.bench.results import Run
 from tidefast.paper import figure, naming
-from tidefast.paper.analysis import Analysis, Finding, registry
+from tidefast.paper.analysis import Analysis, Finding, frame, registry
 from tidefast.paper.figure import line_styles
 from tidefast.paper.scale import LEVELS, Setting
 from tidefast.report.sheet import Cell, Row, Sheet, number
@@ -70,12 +70,12 @@ class Stability(Analysis):
 
     def evaluate(self, runs: list[Run]) -> Finding:
         courses = {name: course(members) for name, members in naming.pooled(runs, streams=True).items()}
-        most = max((one.streams for one in courses.values()), key=len)
-        comparable = {name: one for name, one in courses.items() if one.streams == most}
+        most = max((course.streams for course in courses.values()), key=len)
+        comparable = {name: course for name, course in courses.items() if course.streams == most}
         chosen = {name: comparable[name] for name in naming.featured([*comparable], SHOWN)}
         notes = [
-            f"Blocks of {', '.join(map(str, sorted({one.block for one in courses.values()})))} batches; accuracies are "
-            "means over the streams. The last block may be shorter.",
+            f"Blocks of {', '.join(map(str, sorted({course.block for course in courses.values()})))} batches; "
+            "accuracies are means over the streams. The last block may be shorter.",
             f"Fine: standard deviation of the accuracy over {FINE} batches within a block; beyond chance: without "
             "what it would be if accuracy never changed, as batches have different images.",
         ]
@@ -86,7 +86,7 @@ class Stability(Analysis):
             "Stability over time" + naming.where(runs),
             "contestant",
             ("streams", "mean, %", "std of blocks", "worst block, %", "fine std", "beyond chance"),
-            tuple(Row(name, _cells(one)) for name, one in courses.items()),
+            tuple(Row(name, _cells(course)) for name, course in courses.items()),
             (*notes,),
         )
         return Finding(
@@ -103,7 +103,9 @@ def course(runs: list[Run]) -> AccuracyCurve:
     block = metrics.block_length(batches)
     blocks = [metrics.windowed(run.steps["correct"][:batches], run.steps["images"][:batches], block) for run in runs]
     fine = [run.smooth_accuracy(FINE)[:batches] for run in runs]
-    noise = [one * (1 - one) / (FINE * run.steps["images"][:batches]) for one, run in zip(fine, runs, strict=True)]
+    noise = [
+        share * (1 - share) / (FINE * run.steps["images"][:batches]) for share, run in zip(fine, runs, strict=True)
+    ]
     return AccuracyCurve(
         frozenset(f"{run.experiment.stream.spelled} {run.experiment.seed}" for run in runs),
         block,
@@ -123,37 +125,33 @@ def stretch(batches: int) -> slice:
     return slice(start, min(batches, start + max(100, batches // 50)))
 
 
-def _cells(one: AccuracyCurve) -> tuple[Cell, ...]:
+def _cells(course: AccuracyCurve) -> tuple[Cell, ...]:
     return (
-        number(len(one.streams), 0),
-        number(100 * float(one.blocks.mean())),
-        number(100 * float(one.blocks.std()), 2),
-        number(100 * float(one.blocks.min())),
-        number(100 * one.fluctuation, 2),
-        number(100 * one.unrest, 2),
+        number(len(course.streams), 0),
+        number(100 * float(course.blocks.mean())),
+        number(100 * float(course.blocks.std()), 2),
+        number(100 * float(course.blocks.min())),
+        number(100 * course.fluctuation, 2),
+        number(100 * course.unrest, 2),
     )
 
 
 def _blocks(courses: Mapping[str, AccuracyCurve]) -> dict[str, list[Any]]:
-    return {
-        "contestant": [name for name, one in courses.items() for _ in one.blocks],
-        "batch": [at * one.block for one in courses.values() for at in range(len(one.blocks))],
-        "accuracy": [float(value) for one in courses.values() for value in one.blocks],
-    }
+    rows = [(name, at * c.block, float(value)) for name, c in courses.items() for at, value in enumerate(c.blocks)]
+    return frame(("contestant", "batch", "accuracy"), rows)
 
 
 def _fine(courses: Mapping[str, AccuracyCurve]) -> dict[str, list[Any]]:
-    stretches = {name: stretch(len(one.fine)) for name, one in courses.items()}
-    return {
-        "contestant": [name for name, part in stretches.items() for _ in range(part.start, part.stop)],
-        "batch": [at for part in stretches.values() for at in range(part.start, part.stop)],
-        "accuracy": [float(value) for name, part in stretches.items() for value in courses[name].fine[part]],
-    }
+    parts = {name: stretch(len(course.fine)) for name, course in courses.items()}
+    rows = [
+        (name, at, float(courses[name].fine[at])) for name, part in parts.items() for at in range(part.start, part.stop)
+    ]
+    return frame(("contestant", "batch", "accuracy"), rows)
 
 
 def _remarks(courses: Mapping[str, AccuracyCurve]) -> list[str]:
     """ASR against RDumb, for every method that has both."""
-    said = []
+    remarks = []
     for adaptive, new in courses.items():
         naive = adaptive.replace(" + ASR", " + RDumb")
         if naive == adaptive or naive not in courses:
@@ -161,33 +159,33 @@ def _remarks(courses: Mapping[str, AccuracyCurve]) -> list[str]:
         old = courses[naive]
         length = min(len(old.blocks), len(new.blocks))
         above = int((new.blocks[:length] > old.blocks[:length]).sum())
-        said.append(
+        remarks.append(
             f"{adaptive} is above {naive} in {above} of {length} blocks, {100 * new.blocks.mean():.1f} against "
             f"{100 * old.blocks.mean():.1f} % on average: that it is so throughout "
             f"{'holds' if above == length else 'does not hold'} here."
         )
         ratio = new.unrest / old.unrest if old.unrest else math.nan
         verdict = "holds" if ratio < 0.9 else "does not hold" if ratio > 1.1 else "is within a tenth, undecided"
-        said.append(
+        remarks.append(
             f"Within blocks {adaptive} fluctuates by {100 * new.fluctuation:.1f} points ({100 * new.unrest:.1f} beyond "
             f"chance), {naive} by {100 * old.fluctuation:.1f} ({100 * old.unrest:.1f}): that ASR is steadier {verdict}."
         )
-    return said
+    return remarks
 
 
 def _draw(courses: Mapping[str, AccuracyCurve]) -> Figure:
     drawn, axes = figure.panels(2, 1, width=figure.COLUMN, height=1.7)
     coarse, detail = axes[:, 0]
     looks = line_styles([*courses])
-    end = max(len(one.fine) for one in courses.values())
+    end = max(len(course.fine) for course in courses.values())
     part = stretch(end)
-    for name, one in courses.items():
-        middles = (np.arange(len(one.blocks)) + 0.5) * one.block
-        coarse.plot(middles, 100 * one.blocks, label=name, marker="o", markersize=2.0, **looks[name])
-        fine = 100 * one.fine[part]
+    for name, course in courses.items():
+        middles = (np.arange(len(course.blocks)) + 0.5) * course.block
+        coarse.plot(middles, 100 * course.blocks, label=name, marker="o", markersize=2.0, **looks[name])
+        fine = 100 * course.fine[part]
         detail.plot(part.start + np.arange(len(fine)), fine, **looks[name])
     coarse.axvspan(part.start, part.stop, color=figure.GREY, alpha=0.15, linewidth=0)
-    lengths = ", ".join(map(str, sorted({one.block for one in courses.values()})))
+    lengths = ", ".join(map(str, sorted({course.block for course in courses.values()})))
     coarse.set(ylabel="accuracy, %", xlabel=f"batch (blocks of {lengths}; grey: b)", xlim=(0, end))
     detail.set(ylabel="accuracy, %", xlabel=f"batch (mean of {FINE})", xlim=(part.start, part.stop))
     figure.letter([coarse, detail])

@@ -46,20 +46,20 @@ class Variance(Analysis):
         return _factor(run) is not None
 
     def evaluate(self, runs: list[Run]) -> Finding:
-        found = parameter_curves.lines(runs, _factor, parameter_curves.without("measure"))
+        curves = parameter_curves.lines(runs, _factor, parameter_curves.without("measure"))
         parameter_curves.need(
-            found, "some with asr:measure=spread:factor=F, of several factors, factor 1 being plain ASR"
+            curves, "some with asr:measure=spread:factor=F, of several factors, factor 1 being plain ASR"
         )
         sheet = Sheet(
             "variance",
             "Accuracy in % as the variance of logit lengths within a batch is multiplied",
             "stream and factor",
             ("accuracy", "change to the smallest factor, points", "resets"),
-            tuple(row for line in found for row in _rows(line)),
+            tuple(row for line in curves for row in _rows(line)),
             ("± is one standard error of the change, from blocks of batches of the same images.",),
         )
-        frame = parameter_curves.stacked(line.frame("factor") for line in found)
-        return Finding({"runs": frame}, (sheet,), lambda: _draw(found), tuple(map(_remark, found)))
+        frame = parameter_curves.stacked(line.frame("factor") for line in curves)
+        return Finding({"runs": frame}, (sheet,), lambda: _draw(curves), tuple(map(_remark, curves)))
 
 
 def _factor(run: Run) -> float | None:
@@ -82,31 +82,33 @@ def _rows(line: ParameterCurve) -> list[Row]:
 
 def _remark(line: ParameterCurve) -> str:
     smallest, *others = line.numbers
-    worst = max((line.change(at, smallest) for at in others), key=lambda one: abs(one.points))
-    said = (
+    worst = max((line.change(at, smallest) for at in others), key=lambda change: abs(change.points))
+    remark = (
         f"{line.label}: with up to {others[-1]:g} times the variance, accuracy changes by at most "
         f"{abs(worst.points):.2f} points (± {worst.error:.2f})"
     )
     bound = PUBLISHED.get(str(line.common.stream.options.get("level")))
     if bound is None:
-        return f"{said}."
-    return f"{said}; the paper's bound of {bound:g} points {'holds' if abs(worst.points) < bound else 'does not hold'}."
+        return f"{remark}."
+    return (
+        f"{remark}; the paper's bound of {bound:g} points {'holds' if abs(worst.points) < bound else 'does not hold'}."
+    )
 
 
-def _draw(found: Sequence[ParameterCurve]) -> Figure:
+def _draw(curves: Sequence[ParameterCurve]) -> Figure:
     drawn, axes = figure.panels(1, 2, width=figure.PAGE, height=2.4)
-    looks = marked([line.label for line in found])
-    for line in found:
+    looks = marked([line.label for line in curves])
+    for line in curves:
         axes[0][0].plot(line.numbers, line.accuracies, label=line.label, **looks[line.label])
         axes[0][1].plot(line.numbers, line.resets, **looks[line.label])
-    for one, said in zip(axes[0], ("accuracy, %", "resets"), strict=True):
-        one.set_xscale("log", base=2)
-        one.set_xticks(sorted({at for line in found for at in line.numbers}))
-        one.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        one.minorticks_off()
-        one.set_xlabel("variance of logit lengths, times")
-        one.set_ylabel(said)
-        one.set_ylim(0, 1.08 * one.get_ylim()[1])
+    for axis, label in zip(axes[0], ("accuracy, %", "resets"), strict=True):
+        axis.set_xscale("log", base=2)
+        axis.set_xticks(sorted({at for line in curves for at in line.numbers}))
+        axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axis.minorticks_off()
+        axis.set_xlabel("variance of logit lengths, times")
+        axis.set_ylabel(label)
+        axis.set_ylim(0, 1.08 * axis.get_ylim()[1])
     axes[0][0].legend(loc="best")
     figure.letter(axes[0])
     return drawn

@@ -46,11 +46,11 @@ def catalogue(targets: Sequence[ReproductionTarget], folder: Path, jobs: int | N
     clock = Clock(folder)
     jobs = jobs or os.cpu_count() or 1
     rows = []
-    every = {one.key: one for target in targets for one in target.experiments}
+    every = {experiment.key: experiment for target in targets for experiment in target.experiments}
     for target in targets:
         todo = study.missing(target.experiments, folder)
         spent = clock.seconds(todo, min(jobs, max(1, len(todo))))
-        total = len({one.key for one in target.experiments})
+        total = len({experiment.key for experiment in target.experiments})
         rows.append(_row(target.label, _data(target), total, total - len(todo), spent, target.title))
     todo = study.missing(every.values(), folder)
     spent = clock.seconds(todo, jobs)
@@ -77,22 +77,24 @@ def _data(target: ReproductionTarget) -> str:
 
 def needed(experiments: Iterable[Experiment]) -> list[str]:
     """What must be given for some experiments; nothing for those on bundled images."""
-    found: dict[str, None] = {}
-    for one in experiments:
-        if one.stream.name in _OPTIONS:
-            found[_OPTIONS[one.stream.name]] = None
-            if _wants_source(one):
-                found[_SOURCE] = None
-    return list(found)
+    seconds: dict[str, None] = {}
+    for experiment in experiments:
+        if experiment.stream.name in _OPTIONS:
+            seconds[_OPTIONS[experiment.stream.name]] = None
+            if _wants_source(experiment):
+                seconds[_SOURCE] = None
+    return list(seconds)
 
 
 def absent(experiments: Iterable[Experiment]) -> list[str]:
     """What must be given, and is not."""
-    wanted = [one for one in experiments if one.stream.name in _OPTIONS]
+    wanted = [experiment for experiment in experiments if experiment.stream.name in _OPTIONS]
     lacking = {
-        _OPTIONS[one.stream.name]: None for one in wanted if not any(name in one.stream.options for name in _GIVEN)
+        _OPTIONS[experiment.stream.name]: None
+        for experiment in wanted
+        if not any(name in experiment.stream.options for name in _GIVEN)
     }
-    if any(one.source is None and _wants_source(one) for one in wanted):
+    if any(experiment.source is None and _wants_source(experiment) for experiment in wanted):
         lacking[_SOURCE] = None
     return list(lacking)
 
@@ -100,8 +102,8 @@ def absent(experiments: Iterable[Experiment]) -> list[str]:
 def _wants_source(experiment: Experiment) -> bool:
     """Whether the stream's own clean images, which come without labels, are not there or not enough."""
     parts = assembly.method_of(experiment), assembly.policy_of(experiment)
-    said = [part.needs_source for part in parts if part.needs_source]
-    return any(text.startswith("labelled") for text in said) or (bool(said) and experiment.stream.name != "ccc")
+    needs = [part.needs_source for part in parts if part.needs_source]
+    return any(text.startswith("labelled") for text in needs) or (bool(needs) and experiment.stream.name != "ccc")
 
 
 class Clock:
@@ -176,12 +178,12 @@ def spoken(seconds: float | None) -> str:
 
 def _history(folder: Path) -> dict[Kind, float]:
     """The median time of a batch, by the kind of run."""
-    found: dict[Kind, list[float]] = {}
+    seconds: dict[Kind, list[float]] = {}
     for path in folder.rglob(RESULT) if folder.is_dir() else ():
-        said, result = read_json(path.parent / EXPERIMENT), read_json(path)
-        if said is not None and result is not None and result.get("seconds_per_batch"):
-            found.setdefault(_kind(Experiment.of(said)), []).append(float(result["seconds_per_batch"]))
-    return {kind: statistics.median(times) for kind, times in found.items()}
+        stored, result = read_json(path.parent / EXPERIMENT), read_json(path)
+        if stored is not None and result is not None and result.get("seconds_per_batch"):
+            seconds.setdefault(_kind(Experiment.of(stored)), []).append(float(result["seconds_per_batch"]))
+    return {kind: statistics.median(times) for kind, times in seconds.items()}
 
 
 def _kind(experiment: Experiment) -> Kind:

@@ -6,10 +6,12 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-NOISE = 0.5
-"""Points within which two accuracies are not told apart."""
+from tidefast.bench.metrics import PairedDifference
+
 CellNumbers = Mapping[tuple[str, str], float]
 """By the name of a row and the key of a column."""
+Compare = Callable[[str, str, str], PairedDifference]
+"""By how much a row is above another in a column: their names, and its key."""
 
 
 @dataclass(frozen=True)
@@ -23,54 +25,69 @@ class Claim:
 
 @dataclass(frozen=True)
 class ClaimVerdict:
-    """How a claim fares: by how much the row is above the best of the others that were measured."""
+    """How a claim fares: by how much the row is above each of the others that were measured."""
 
     claim: Claim
-    margin: float | None
-    measured: int
+    differences: tuple[PairedDifference, ...]
     asked: int
-    noise: float = NOISE
 
     @property
-    def said(self) -> str:
-        """In words.
+    def nearest(self) -> PairedDifference | None:
+        """To the best of the others."""
+        return min(self.differences, key=lambda difference: difference.points, default=None)
 
-        >>> ClaimVerdict(Claim("a", ("b",)), -0.2, 1, 1).said
-        'undecided (within 0.5)'
+    @property
+    def margin(self) -> float | None:
+        """To the best of the others, in points."""
+        return None if self.nearest is None else self.nearest.points
+
+    @property
+    def measured(self) -> int:
+        """How many of the others were."""
+        return len(self.differences)
+
+    @property
+    def in_words(self) -> str:
+        """In words: it holds when every interval is above 0, and does not when one is below.
+
+        >>> differences = (PairedDifference(2.0, 1.0, 3.0), PairedDifference(0.4, -0.1, 0.9))
+        >>> [ClaimVerdict(Claim("a"), some, 2).in_words for some in (differences, differences[:1], ())]
+        ['undecided', 'holds', 'not measured']
         """
-        if self.margin is None:
+        verdicts = [difference.verdict for difference in self.differences]
+        if not verdicts:
             return "not measured"
-        if abs(self.margin) < self.noise:
-            return f"undecided (within {self.noise:g})"
-        return "holds" if self.margin > 0 else "does not hold"
+        if "below" in verdicts:
+            return "does not hold"
+        return "undecided" if "undecided" in verdicts else "holds"
 
 
 def judge(
-    claims: Sequence[Claim],
-    values: CellNumbers,
-    rows: Sequence[str],
-    noise: Callable[[str], float | None] = lambda key: NOISE,
+    claims: Sequence[Claim], values: CellNumbers, rows: Sequence[str], compare: Compare | None = None
 ) -> list[ClaimVerdict]:
-    """Hold claims against numbers. `rows`: the names of all rows; `noise`: that of a column.
+    """Hold claims against numbers. `rows`: the names of all rows; without `compare`, margins that nothing is known of.
 
     >>> claim = Claim("ASR", ("RDumb",))
-    >>> [one.said for one in judge([claim], {("ASR", "mean"): 40.0, ("RDumb", "mean"): 38.0}, ["ASR", "RDumb"])]
-    ['holds']
+    >>> [one.margin for one in judge([claim], {("ASR", "mean"): 40.0, ("RDumb", "mean"): 38.0}, ["ASR", "RDumb"])]
+    [2.0]
     """
-    return [_judged(claim, values, rows, noise(claim.column) or NOISE) for claim in claims]
 
+    def margin(above: str, below: str, column: str) -> PairedDifference:
+        return PairedDifference(values[above, column] - values[below, column])
 
-def _judged(claim: Claim, values: CellNumbers, rows: Sequence[str], noise: float) -> ClaimVerdict:
-    others = claim.below or tuple(row for row in rows if row != claim.above)
-    there = [values[other, claim.column] for other in others if (other, claim.column) in values]
-    own = values.get((claim.above, claim.column))
-    margin = own - max(there) if own is not None and there else None
-    return ClaimVerdict(claim, margin, len(there), len(others), noise)
+    verdicts = []
+    for claim in claims:
+        others = claim.below or tuple(row for row in rows if row != claim.above)
+        there = [other for other in others if (other, claim.column) in values]
+        there = there if (claim.above, claim.column) in values else []
+        differences = tuple((compare or margin)(claim.above, other, claim.column) for other in there)
+        verdicts.append(ClaimVerdict(claim, differences, len(others)))
+    return verdicts
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """Of the pairs of rows that differ by more than noise in both, how many are in the same order in both."""
+    """Of the pairs of rows that are decided here and differ there, how many are in the same order in both."""
 
     same: int = 0
     pairs: int = 0
@@ -84,20 +101,22 @@ class Agreement:
         return Agreement(self.same + other.same, self.pairs + other.pairs)
 
 
-def agreement(ours: Mapping[str, float], theirs: Mapping[str, float], noise: float = NOISE) -> Agreement:
-    """Agreement of the order of rows, given the numbers of those that have both.
+def agreement(
+    ours: Sequence[str], theirs: Mapping[str, float], compare: Callable[[str, str], PairedDifference]
+) -> Agreement:
+    """Agreement of the order of rows, given the names of ours, their numbers, and how two of ours compare.
 
-    >>> agreement({"a": 3.0, "b": 2.0, "c": 1.0}, {"a": 30.0, "b": 10.0, "c": 20.0})
+    >>> ours = {"a": 3.0, "b": 2.0, "c": 1.0}
+    >>> sure = lambda row, other: PairedDifference(d := ours[row] - ours[other], d - 0.1, d + 0.1)
+    >>> agreement([*ours], {"a": 30.0, "b": 10.0, "c": 20.0}, sure)
     Agreement(same=2, pairs=3)
-    >>> agreement({"a": 3.0, "b": 2.9}, {"a": 30.0, "b": 10.0})
-    Agreement(same=0, pairs=0)
     """
     same = pairs = 0
-    for one, other in itertools.combinations([name for name in ours if name in theirs], 2):
-        here, there = ours[one] - ours[other], theirs[one] - theirs[other]
-        if min(abs(here), abs(there)) >= noise:
+    for row, other in itertools.combinations([name for name in ours if name in theirs], 2):
+        verdict, there = compare(row, other).verdict, theirs[row] - theirs[other]
+        if verdict != "undecided" and there != 0:
             pairs += 1
-            same += (here > 0) == (there > 0)
+            same += (verdict == "above") == (there > 0)
     return Agreement(same, pairs)
 
 

@@ -30,8 +30,8 @@ class Column:
     key: str
     places: tuple[Place, ...]
     measure: Callable[[Line, tuple[Place, ...], Make], Quantity | None]
-    noise: float | None = 0.5
-    """Differences below it are not told apart; None: the column has no order."""
+    ordered: bool = True
+    """Whether more is better."""
     decimals: int = 2
     ours: str = ""
     """What ours is, where it is not what the heading says."""
@@ -51,7 +51,7 @@ def columns(table: PaperTable, setting: Setting) -> list[Column]:
     single = {
         6: lambda: _durations("easy", setting),
         7: lambda: _durations("hard", setting),
-        8: lambda: [Column("pearson", (setting.ccc("hard"),), _mean(), noise=0.02)],
+        8: lambda: [Column("pearson", (setting.ccc("hard"),), _mean())],
         10: lambda: _efficiency(setting),
         13: lambda: _nine(13, setting),
         24: lambda: [Column(f"batch{size}", (_small(setting, size),), _mean()) for size in (2, 4)],
@@ -61,18 +61,18 @@ def columns(table: PaperTable, setting: Setting) -> list[Column]:
     recurring = {9: setting.in_c, 11: setting.in_c, 12: setting.in_c, 33: setting.in_c, 34: setting.d109}
     changing = {22: 1.0, 23: 10.0}
     if number in single:
-        found = single[number]()
+        chosen = single[number]()
     elif number in NINE:
-        found = _nine(number, setting)
+        chosen = _nine(number, setting)
     elif number in recurring:
-        found = _visits(table, recurring[number](), heavy=number in (33, 34))
+        chosen = _visits(table, recurring[number](), heavy=number in (33, 34))
     elif number in changing:
-        found = _visits(table, setting.cdc(changing[number]))
+        chosen = _visits(table, setting.cdc(changing[number]))
     elif number == 4:
-        found = _main(setting)
+        chosen = _main(setting)
     else:
-        found = _levels(setting, averaged=number in (1, 2, 3, 27))
-    by_key = {column.key: column for column in found}
+        chosen = _levels(setting, averaged=number in (1, 2, 3, 27))
+    by_key = {column.key: column for column in chosen}
     return [by_key[column.key] for column in table.columns if column.key in by_key]
 
 
@@ -111,8 +111,8 @@ def _averaged(setting: Setting, level: str) -> tuple[Place, ...]:
 def _levels(setting: Setting, *, averaged: bool, prefix: str = "") -> list[Column]:
     streams = {level: _averaged(setting, level) if averaged else (setting.ccc(level),) for level in LEVELS}
     every = tuple(place for places in streams.values() for place in places)
-    found = [Column(prefix + level, places, _mean(spread=True)) for level, places in streams.items()]
-    return [*found, Column(f"{prefix}mean", every, _mean())]
+    chosen = [Column(prefix + level, places, _mean(spread=True)) for level, places in streams.items()]
+    return [*chosen, Column(f"{prefix}mean", every, _mean())]
 
 
 def _nine(number: int, setting: Setting) -> list[Column]:
@@ -123,8 +123,8 @@ def _nine(number: int, setting: Setting) -> list[Column]:
         return [Column(key, (place,), _mean()) for key, place in streams.items()]
     pairs = itertools.product(setting.speeds, seeds)
     streams = {f"speed{v}_seed{s}": setting.ccc(level, speed=v, seed=s) for v, s in pairs}
-    found = [Column(key, (place,), _mean()) for key, place in streams.items()]
-    return [*found, Column("mean", tuple(streams.values()), _mean(spread=True))]
+    chosen = [Column(key, (place,), _mean()) for key, place in streams.items()]
+    return [*chosen, Column("mean", tuple(streams.values()), _mean(spread=True))]
 
 
 def _durations(level: str, setting: Setting) -> list[Column]:
@@ -133,8 +133,8 @@ def _durations(level: str, setting: Setting) -> list[Column]:
         "original": (setting.ccc(level, seed=seed),),
         "modified": (setting.ccc(level, seed=seed, speed="random"),),
     }
-    found = [Column(key, place, _mean()) for key, place in places.items()]
-    return found + [Column(f"{key}_gain", place, _against_base, decimals=1) for key, place in places.items()]
+    chosen = [Column(key, place, _mean()) for key, place in places.items()]
+    return chosen + [Column(f"{key}_gain", place, _against_base, decimals=1) for key, place in places.items()]
 
 
 def _small(setting: Setting, size: int) -> Place:
@@ -143,37 +143,37 @@ def _small(setting: Setting, size: int) -> Place:
 
 def _orders(setting: Setting, delta: float | None, prefix: str = "order") -> list[Column]:
     places = {f"{prefix}{order + 1}": setting.cin_c(order, delta) for order in setting.orders}
-    found = [Column(key, (place,), _mean(), heavy=True) for key, place in places.items()]
+    chosen = [Column(key, (place,), _mean(), heavy=True) for key, place in places.items()]
     short = f"the mean of {len(places)} orders" if len(places) < 10 else ""
-    return [*found, Column("mean", tuple(places.values()), _mean(spread=True), ours=short, heavy=True)]
+    return [*chosen, Column("mean", tuple(places.values()), _mean(spread=True), ours=short, heavy=True)]
 
 
 def _visits(table: PaperTable, place: Place, *, heavy: bool = False) -> list[Column]:
     """The visits of a recurring stream; where ours are fewer, the last stands for the last."""
     ours = int(place.stream.options.get("visits", VISITS))
-    metric = quantity.recovery if table.number == 11 else quantity.visit
-    found = []
+    metric = quantity.recovery if table.number == 11 else quantity.Visit
+    chosen = []
     for at in range(1, VISITS + 1):
         if at < ours or at == VISITS:
-            said = f"visit {ours}" if at == VISITS != ours else ""
-            found.append(
-                Column(f"visit{at}", (place,), _mean(metric(0 if at == VISITS else at)), ours=said, heavy=heavy)
+            instead = f"visit {ours}" if at == VISITS != ours else ""
+            chosen.append(
+                Column(f"visit{at}", (place,), _mean(metric(0 if at == VISITS else at)), ours=instead, heavy=heavy)
             )
     overall = quantity.recovery(None) if table.number == 11 else accuracy
-    said = f"the mean of {ours} visits" if ours != VISITS else ""
-    return [*found, Column("mean", (place,), _mean(overall), ours=said, heavy=heavy)]
+    instead = f"the mean of {ours} visits" if ours != VISITS else ""
+    return [*chosen, Column("mean", (place,), _mean(overall), ours=instead, heavy=heavy)]
 
 
 def _main(setting: Setting) -> list[Column]:
-    found = _levels(setting, averaged=True, prefix="ccc_")
+    chosen = _levels(setting, averaged=True, prefix="ccc_")
     for key, delta in (("cin_c_iid", None), ("cin_c_noniid", 0.1)):
-        found.append(replace(_orders(setting, delta)[-1], key=key))
+        chosen.append(replace(_orders(setting, delta)[-1], key=key))
     for key, place in (("in_c", setting.in_c()), ("in_d109", setting.d109())):
         ours = int(place.stream.options.get("visits", VISITS))
-        said = {"visit20": f"visit {ours}", "mean": f"the mean of {ours} visits"} if ours != VISITS else {}
-        for name, metric in (("visit1", quantity.visit(1)), ("visit20", quantity.visit(0)), ("mean", accuracy)):
-            found.append(Column(f"{key}_{name}", (place,), _mean(metric), ours=said.get(name, ""), heavy=True))
-    return found
+        instead = {"visit20": f"visit {ours}", "mean": f"the mean of {ours} visits"} if ours != VISITS else {}
+        for name, metric in (("visit1", quantity.Visit(1)), ("visit20", quantity.Visit(0)), ("mean", accuracy)):
+            chosen.append(Column(f"{key}_{name}", (place,), _mean(metric), ours=instead.get(name, ""), heavy=True))
+    return chosen
 
 
 def _efficiency(setting: Setting) -> list[Column]:
@@ -181,7 +181,7 @@ def _efficiency(setting: Setting) -> list[Column]:
     levels = tuple(setting.ccc(level) for level in LEVELS)
     counted = {"trainable": quantity.trainable, "params": quantity.held}
     return [
-        *(Column(key, levels[-1:], _mean(metric), noise=None) for key, metric in counted.items()),
-        Column("seconds_per_batch", levels[-1:], _against_eta, noise=0.1, heading="seconds per batch over ETA's"),
+        *(Column(key, levels[-1:], _mean(metric), ordered=False) for key, metric in counted.items()),
+        Column("seconds_per_batch", levels[-1:], _against_eta, heading="seconds per batch over ETA's"),
         Column("accuracy", levels, _mean()),
     ]

@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tidefast.bench.metrics import collapsed
+from tidefast.bench.metrics import PairedDifference, collapsed
 from tidefast.paper import published
 from tidefast.paper.reproduction.claims import Agreement, ClaimVerdict, agreement
 from tidefast.paper.reproduction.columns import Column
 from tidefast.paper.reproduction.plan import Plan
 from tidefast.paper.reproduction.quantity import MeasuredValue
 from tidefast.paper.reproduction.rows import Line
-from tidefast.report.sheet import Cell, Row, Sheet, number
+from tidefast.report.sheet import Cell, Row, Sheet, difference, number
 
 NARROW = 4
 """Up to so many columns, ours and theirs stand side by side; with more, one above the other."""
@@ -43,22 +43,21 @@ def summary(outcomes: Sequence[TargetOutcome]) -> Sheet:
     columns = ("runs", "claims that hold", "undecided", "that do not", "order as in the paper", "what")
     rows = tuple(_row(outcome) for outcome in outcomes)
     notes = (
-        "A claim is a comparison of rows that the paper's text makes; it is undecided when the margin is below "
-        "the noise, half a point of accuracy. Order: of the pairs of rows that differ by more than noise here and "
-        "there, those alike.",
+        "A claim is a comparison of rows that the paper's text makes; it is undecided when the interval of a paired "
+        "difference holds 0, or when there is none. Order: of the pairs of rows that are decided here, those alike.",
     )
     return Sheet("reproduction", "The paper's tables and figures, reproduced", "", columns, rows, notes)
 
 
 def _row(outcome: TargetOutcome) -> Row:
-    counts = Counter(verdict.said.partition(" (")[0] for verdict in outcome.verdicts)
-    said = [number(counts[name], 0) for name in ("holds", "undecided", "does not hold")]
+    counts = Counter(verdict.in_words for verdict in outcome.verdicts)
+    sentence = [number(counts[name], 0) for name in ("holds", "undecided", "does not hold")]
     share = outcome.order.share
     order = Cell() if share is None else Cell(f"{share:.0%} of {outcome.order.pairs}", share)
     runs = f"{outcome.finished} of {outcome.wanted}" if outcome.wanted else "none needed"
     what = outcome.title if not outcome.remark else f"{outcome.title} ({outcome.remark})"
     empty = not any(counts[name] for name in ("holds", "undecided", "does not hold"))
-    return Row(outcome.label, (Cell(runs, runs), *([Cell()] * 3 if empty else said), order, Cell(what, what)))
+    return Row(outcome.label, (Cell(runs, runs), *([Cell()] * 3 if empty else sentence), order, Cell(what, what)))
 
 
 def sheet(plan: Plan, values: CellValues) -> Sheet:
@@ -93,27 +92,37 @@ def claims(plan: Plan, ours: list[ClaimVerdict], theirs_: list[ClaimVerdict]) ->
         claim = here.claim
         others = ", ".join(labels[name] for name in claim.below) if claim.below else "all others"
         measured = f" ({here.measured} of {here.asked} measured)" if 0 < here.measured < here.asked else ""
-        said = f"{labels[claim.above]} above {others} in {headings[claim.column]}{measured}"
-        margins = (number(one.margin, 2, signed=True) for one in (here, there))
-        rows.append(Row(said, (*margins, Cell(here.said, here.said))))
-    notes = ("Margin to the best of the others. Below the noise a difference of single runs says little.",)
+        sentence = f"{labels[claim.above]} above {others} in {headings[claim.column]}{measured}"
+        margin = Cell() if here.nearest is None else difference(here.nearest, 2)
+        streams = number(None if here.nearest is None else here.nearest.streams, 0)
+        rows.append(
+            Row(sentence, (margin, streams, number(there.margin, 2, signed=True), Cell(here.in_words, here.in_words)))
+        )
+    notes = (
+        "Margin to the best of the others, with its bootstrap interval of 95 % over streams and over blocks of batches "
+        "within each. A claim holds when the interval to each of the others is above 0; of a single stream it says "
+        "nothing about other streams. Where batches cannot be paired there is no interval, and nothing is decided.",
+    )
     title = f"Table {plan.table.number}: the paper's claims"
-    return Sheet(f"claims-{plan.table.number}", title, "claim", ("ours", "paper", "here"), tuple(rows), notes)
+    columns = ("ours", "streams", "paper", "here")
+    return Sheet(f"claims-{plan.table.number}", title, "claim", columns, tuple(rows), notes)
 
 
 def agreements(plan: Plan, values: CellValues) -> dict[str, Agreement]:
     """How far the order of the rows is the paper's, by column."""
-    found = {}
+    by_column = {}
     for column in plan.columns:
-        if column.noise is None:
+        if not column.ordered:
             continue
-        ours = {
-            line.name: values[line.name, column.key].number for line in plan.lines if (line.name, column.key) in values
-        }
+        ours = {line.name: values[place] for line in plan.lines if (place := (line.name, column.key)) in values}
         published = {line.name: published_value(line, column) for line in plan.lines}
         known = {name: value for name, value in published.items() if value is not None}
-        found[column.key] = agreement(ours, known, column.noise)
-    return found
+
+        def compare(row: str, other: str, ours: dict[str, MeasuredValue] = ours) -> PairedDifference:
+            return ours[row].over(ours[other])
+
+        by_column[column.key] = agreement([*ours], known, compare)
+    return by_column
 
 
 def published_value(line: Line, column: Column) -> float | None:
@@ -134,7 +143,7 @@ def _ours(plan: Plan, line: Line, column: Column, values: CellValues) -> Cell:
     value = values.get((line.name, column.key))
     if value is None:
         return Cell()
-    if column.noise is None:
+    if not column.ordered:
         return Cell(_short(value.number), value.number)
     source = values.get(("Source", column.key))
     return number(
@@ -147,15 +156,15 @@ def _ours(plan: Plan, line: Line, column: Column, values: CellValues) -> Cell:
 
 
 def _order(plan: Plan, values: CellValues) -> list[str]:
-    found = {key: one for key, one in agreements(plan, values).items() if one.pairs}
-    if not found:
+    compared = {key: agreement for key, agreement in agreements(plan, values).items() if agreement.pairs}
+    if not compared:
         return []
     headings = plan.headings
-    whole = sum(found.values(), Agreement())
-    parts = ", ".join(f"{headings[key]} {one.same} of {one.pairs}" for key, one in found.items())
+    whole = sum(compared.values(), Agreement())
+    parts = ", ".join(f"{headings[key]} {agreement.same} of {agreement.pairs}" for key, agreement in compared.items())
     return [
         f"Order: {whole.same} of {whole.pairs} pairs of rows ({whole.same / whole.pairs:.0%}) stand as in the paper, "
-        f"pairs closer than the noise here or there not counted ({parts})."
+        f"pairs that are undecided here not counted ({parts})."
     ]
 
 

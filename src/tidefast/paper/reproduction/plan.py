@@ -52,15 +52,15 @@ class Plan:
     @property
     def experiments(self) -> list[Experiment]:
         """Each once."""
-        found: dict[str, Experiment] = {}
+        distinct: dict[str, Experiment] = {}
         for quantity in self.cells.values():
-            found.update(zip(quantity.keys, quantity.experiments, strict=True))
-        return list(found.values())
+            distinct.update(zip(quantity.keys, quantity.experiments, strict=True))
+        return list(distinct.values())
 
     def values(self, runs: Mapping[str, Run]) -> dict[tuple[str, str], MeasuredValue]:
         """What finished runs say, cell by cell."""
-        found = {place: quantity.value(runs) for place, quantity in self.cells.items()}
-        return {place: value for place, value in found.items() if value is not None}
+        measured = {place: quantity.value(runs) for place, quantity in self.cells.items()}
+        return {place: value for place, value in measured.items() if value is not None}
 
 
 def plan(number: int, setting: Setting, *, base: str | None = None, all_rows: bool = False) -> Plan:
@@ -76,19 +76,19 @@ def plan(number: int, setting: Setting, *, base: str | None = None, all_rows: bo
     table = published.table(number)
     mini = setting.name == "mini"
     base = (base or ("ETA" if mini else "ROID")) if number in ABLATED else "ROID"
-    rows, found = lines(table, base), columns(table, setting)
+    rows, shown = lines(table, base), columns(table, setting)
     make = _maker(number, setting)
     few = mini and not all_rows
     cells = {}
     for line in rows:
-        for column in found:
+        for column in shown:
             quantity = None if few and column.heavy and line.name not in FEW else column.quantity(line, make)
             if quantity is not None:
                 cells[line.name, column.key] = quantity
-    there = {column.key for column in found}
+    there = {column.key for column in shown}
     claims = tuple(claim for claim in CLAIMS.get(number, ()) if claim.column in there)
-    notes = _notes(table, setting, base, rows, found, cells)
-    return Plan(table, base, tuple(rows), tuple(found), cells, claims, notes)
+    notes = _notes(table, setting, base, rows, shown, cells)
+    return Plan(table, base, tuple(rows), tuple(shown), cells, claims, notes)
 
 
 def _maker(number: int, setting: Setting) -> Make:
@@ -108,7 +108,7 @@ def _notes(
     setting: Setting,
     base: str,
     rows: list[Line],
-    found: list[Column],
+    shown: list[Column],
     cells: Mapping[tuple[str, str], Quantity],
 ) -> tuple[str, ...]:
     notes = []
@@ -130,18 +130,20 @@ def _notes(
             "Ours counts every number in memory: weights, buffers, gradients, the optimiser's, copies and averages. "
             "Seconds are in units of ETA's; ours are the processor time of a few steps, measured just now."
         )
-    differing = [f"{_label(table, column.key)} is {column.ours}" for column in found if column.ours]
+    differing = [f"{_label(table, column.key)} is {column.ours}" for column in shown if column.ours]
     if differing:
         notes.append(f"In ours, {', '.join(differing)}.")
-    dropped = [c.label for c in table.columns if c.decimals is not None and c.key not in {one.key for one in found}]
+    dropped = [
+        c.label for c in table.columns if c.decimals is not None and c.key not in {column.key for column in shown}
+    ]
     if dropped:
         notes.append(f"Columns without a counterpart at this scale: {', '.join(dropped)}.")
     left = [
-        line.label for line in rows if any((line.name, column.key) not in cells for column in found if column.heavy)
+        line.label for line in rows if any((line.name, column.key) not in cells for column in shown if column.heavy)
     ]
     if left:
-        names = [_label(table, column.key) for column in found if column.heavy]
-        where = "" if all(column.heavy for column in found) else f" in {', '.join(names)}"
+        names = [_label(table, column.key) for column in shown if column.heavy]
+        where = "" if all(column.heavy for column in shown) else f" in {', '.join(names)}"
         notes.append(f"Left out{where} at this scale, add --all-rows for them: {', '.join(left)}.")
     return (*notes, *_shorter(rows, cells), *(f"On the paper's table: {note}" for note in table.notes))
 
@@ -149,10 +151,10 @@ def _notes(
 def _shorter(rows: list[Line], cells: Mapping[tuple[str, str], Quantity]) -> list[str]:
     """Rows that see less of their streams than the others."""
     steps = {
-        line.label: max(one.steps for one in quantity.experiments if one.steps)
+        line.label: max(experiment.steps for experiment in quantity.experiments if experiment.steps)
         for line in rows
         for (name, _), quantity in cells.items()
-        if name == line.name and any(one.steps for one in quantity.experiments)
+        if name == line.name and any(experiment.steps for experiment in quantity.experiments)
     }
     most = max(steps.values(), default=0)
     fewer: dict[int, list[str]] = {}

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from tidefast.adapter import Adapter
 from tidefast.bench import assembly, metrics
 from tidefast.bench.experiment import Experiment
@@ -20,6 +22,15 @@ STEPS = 15
 Metric = Callable[[Run], float]
 
 
+@dataclass(frozen=True, eq=False)
+class StreamValue:
+    """What a metric is on one stream with one seed, and the answers that it is made of, where it is an accuracy."""
+
+    level: str
+    number: float
+    answers: metrics.Answers
+
+
 @dataclass(frozen=True)
 class MeasuredValue:
     """A number, and the standard deviation over the runs that it is the mean of."""
@@ -27,6 +38,18 @@ class MeasuredValue:
     number: float
     std: float | None = None
     count: int = 1
+    streams: tuple[StreamValue, ...] = ()
+    """Those that it is the mean of, in the order of its column; none where it is something else than a mean."""
+
+    def over(self, other: MeasuredValue) -> metrics.PairedDifference:
+        """By how much it is above another in the same column; without an interval where batches cannot be paired."""
+        if not self.streams or len(self.streams) != len(other.streams):
+            return metrics.PairedDifference(self.number - other.number)
+        levels: dict[str, list[metrics.StreamPair]] = {}
+        for stream, other_stream in zip(self.streams, other.streams, strict=True):
+            pair = metrics.StreamPair.of(stream.number - other_stream.number, stream.answers, other_stream.answers)
+            levels.setdefault(stream.level, []).append(pair)
+        return metrics.paired_difference([*levels.values()])
 
 
 @dataclass(frozen=True)
@@ -42,29 +65,40 @@ class Quantity:
     @functools.cached_property
     def keys(self) -> tuple[str, ...]:
         """Of the experiments."""
-        return tuple(one.key for one in self.experiments)
+        return tuple(experiment.key for experiment in self.experiments)
 
     def value(self, runs: Mapping[str, Run]) -> MeasuredValue | None:
         """What the finished runs, by their keys, make of it; None when one is not there."""
         if any(key not in runs for key in self.keys):
             return None
         values = [self.metric(runs[key]) for key in self.keys]
-        found = self.combine(values)
-        many = self.spread and len(values) > 1
-        return (
-            None
-            if math.isnan(found)
-            else MeasuredValue(found, statistics.pstdev(values) if many else None, len(values))
-        )
+        combined = self.combine(values)
+        if math.isnan(combined):
+            return None
+        std = statistics.pstdev(values) if self.spread and len(values) > 1 else None
+        streams = [_stream(self.metric, runs[key], value) for key, value in zip(self.keys, values, strict=True)]
+        return MeasuredValue(combined, std, len(values), tuple(streams) if self.combine is statistics.fmean else ())
 
 
-def visit(at: int) -> Metric:
+def _stream(metric: Metric, run: Run, value: float) -> StreamValue:
+    """The answers behind a metric: all of the run, those of a visit, or none where it is no accuracy."""
+    answers = run.answers if metric is accuracy else metrics.NO_ANSWERS
+    if isinstance(metric, Visit):
+        spans, visits = run.spans, np.unique(run.spans["visit"])
+        chosen = spans["visit"] == visits[metric.at - 1]
+        answers = spans["images"][chosen], spans["correct"][chosen]
+    return StreamValue(run.experiment.stream.spelled, value, answers)
+
+
+@dataclass(frozen=True)
+class Visit:
     """The accuracy at a visit in percent, counted from 1; 0 is the last."""
 
-    def metric(run: Run) -> float:
-        return 100.0 * float(result_of(run)["visits"][at - 1])
+    at: int
 
-    return metric
+    def __call__(self, run: Run) -> float:
+        """Of a finished run."""
+        return 100.0 * float(result_of(run)["visits"][self.at - 1])
 
 
 def recovery(at: int | None) -> Metric:

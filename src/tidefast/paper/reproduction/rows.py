@@ -18,21 +18,21 @@ _METHODS = {"C-MAE": "CMAE"}
 _OWN = ("COME", "ReservoirTTA", "Source-free")
 """Add-ons that are methods of their own, not reset policies."""
 _RESETS: tuple[tuple[str, Callable[[str], str]], ...] = (
-    (r"(RDumb|ASR)", lambda found: found),
-    (r"RDumb reset", lambda found: "RDumb"),
-    (r"(SAR reset|DA-TTA reset)", lambda found: found),
-    (r"ASR w/o C_t, mu_0", lambda found: "asr-interval-20000"),
-    (r"ASR w/o r_t", lambda found: "asr-full"),
-    (r"ASR w/o (?:F_bar|recovery|knowledge recovery)", lambda found: "asr-no-recovery"),
-    (r"ASR w/o lambda_0", lambda found: "asr-strength-constant"),
-    (r"ASR w/o mu_0", lambda found: "asr-momentum-constant"),
-    (r"ASR w/o on-the-fly", lambda found: "asr-no-adjustment"),
-    (r"ASR with fixed interval T=(\d+) batches", lambda found: f"asr-interval-{found}"),
-    (r"ASR with fixed share (\d+)%", lambda found: "asr-full" if found == "100" else f"asr-share-{found}"),
-    (r"ASR \(reset only\)", lambda found: "asr-reset-only"),
-    (r"ASR, CMA only", lambda found: "asr-cumulative"),
-    (r"ASR, EMA only", lambda found: "asr-exponential"),
-    (r"ASR, delayed reset \(epsilon ([\d.]+)\)", lambda found: f"asr-delay-{found}"),
+    (r"(RDumb|ASR)", lambda matched: matched),
+    (r"RDumb reset", lambda matched: "RDumb"),
+    (r"(SAR reset|DA-TTA reset)", lambda matched: matched),
+    (r"ASR w/o C_t, mu_0", lambda matched: "asr-interval-20000"),
+    (r"ASR w/o r_t", lambda matched: "asr-full"),
+    (r"ASR w/o (?:F_bar|recovery|knowledge recovery)", lambda matched: "asr-no-recovery"),
+    (r"ASR w/o lambda_0", lambda matched: "asr-strength-constant"),
+    (r"ASR w/o mu_0", lambda matched: "asr-momentum-constant"),
+    (r"ASR w/o on-the-fly", lambda matched: "asr-no-adjustment"),
+    (r"ASR with fixed interval T=(\d+) batches", lambda matched: f"asr-interval-{matched}"),
+    (r"ASR with fixed share (\d+)%", lambda matched: "asr-full" if matched == "100" else f"asr-share-{matched}"),
+    (r"ASR \(reset only\)", lambda matched: "asr-reset-only"),
+    (r"ASR, CMA only", lambda matched: "asr-cumulative"),
+    (r"ASR, EMA only", lambda matched: "asr-exponential"),
+    (r"ASR, delayed reset \(epsilon ([\d.]+)\)", lambda matched: f"asr-delay-{matched}"),
 )
 _FORMULAS = {
     20: {
@@ -73,8 +73,8 @@ class Line:
 
 def lines(table: PaperTable, base: str = "ROID") -> list[Line]:
     """The rows of a table with their contestants; in tables about one base, `base` stands in for it."""
-    found = [_line(table, row, base) for row in table.rows]
-    return found + [_made(name, name, table.number, base, {}) for name in _EXTRA.get(table.number, ())]
+    printed = [_line(table, row, base) for row in table.rows]
+    return printed + [_made(name, name, table.number, base, {}) for name in _EXTRA.get(table.number, ())]
 
 
 def contestant(label: str) -> tuple[str, str]:

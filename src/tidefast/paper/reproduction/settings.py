@@ -34,8 +34,8 @@ def sheet(number: int) -> tuple[Sheet, str]:
         pairs = list(zip(ours[row.method], theirs, strict=True))
         agrees = all(_same(here, there) for here, there in pairs)
         agreeing += agrees
-        said = "yes" if agrees else "no"
-        rows.append(Row(row.method, (*(cell for pair in pairs for cell in pair), Cell(said, said))))
+        answer = "yes" if agrees else "no"
+        rows.append(Row(row.method, (*(cell for pair in pairs for cell in pair), Cell(answer, answer))))
     verdict = f"{agreeing} of {len(rows)} rows agree"
     columns = (*(f"{column.label}: {whose}" for column in table.columns for whose in ("ours", "paper")), "agree")
     extra = [_SAID[number]] if number in _SAID and agreeing < len(rows) and _agree_when_swapped(number, ours) else []
@@ -47,7 +47,7 @@ def sheet(number: int) -> tuple[Sheet, str]:
 def _hyperparameters() -> dict[str, list[Cell]]:
     policies = (resets.ASR(), resets.ASR.for_vit())
     fixed = float(ABLATIONS["asr-momentum-constant"]["momentum"].rpartition("=")[2])
-    found = {
+    settings = {
         "alpha_0": [policy.alpha0 for policy in policies],
         "mu_C (fixed value when not adaptive)": [fixed for _ in policies],
         "r_0": [policy.r0 for policy in policies],
@@ -56,7 +56,7 @@ def _hyperparameters() -> dict[str, list[Cell]]:
         "lambda_0": [policy.lambda0 for policy in policies],
         "mu_0": [policy.mu0 for policy in policies],
     }
-    return {name: [Cell(f"{value:g}", value) for value in values] for name, values in found.items()}
+    return {name: [Cell(f"{value:g}", value) for value in values] for name, values in settings.items()}
 
 
 def _groups(number: int) -> dict[str, list[Cell]]:
@@ -65,8 +65,10 @@ def _groups(number: int) -> dict[str, list[Cell]]:
         benchmark = registry.get("cifar10-c" if number == 25 else "cifar100-c")
         assert issubclass(benchmark, CifarC)
         groups = benchmark.groups
-    said = {name: ", ".join(_SHORT.get(one, one) for one in types) for name, types in groups.items()}
-    return {name.title(): [Cell(text, text)] for name, text in said.items()}
+    listed = {
+        name: ", ".join(_SHORT.get(corruption, corruption) for corruption in types) for name, types in groups.items()
+    }
+    return {name.title(): [Cell(text, text)] for name, text in listed.items()}
 
 
 def _same(ours: Cell, theirs: Cell) -> bool:

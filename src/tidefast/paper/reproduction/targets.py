@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tidefast.bench.experiment import Experiment
+from tidefast.bench.metrics import PairedDifference
 from tidefast.bench.results import Run
 from tidefast.errors import UnknownNameError
 from tidefast.paper import published
@@ -52,7 +53,6 @@ class Results(ReproductionTarget):
 
     def outcome(self, runs: Mapping[str, Run], folder: Path) -> TargetOutcome:
         plan, values = self.plan, self.plan.values(runs)
-        noise = {column.key: column.noise for column in plan.columns}
         names = [line.name for line in plan.lines if line.published]
         theirs = {
             (line.name, column.key): value
@@ -61,10 +61,14 @@ class Results(ReproductionTarget):
             if (value := outcome.published_value(line, column)) is not None
         }
         ours = {place: value.number for place, value in values.items()}
-        here, there = (judge(plan.claims, numbers, names, noise.__getitem__) for numbers in (ours, theirs))
+
+        def compare(above: str, below: str, column: str) -> PairedDifference:
+            return values[above, column].over(values[below, column])
+
+        here, there = judge(plan.claims, ours, names, compare), judge(plan.claims, theirs, names)
         order = sum(outcome.agreements(plan, values).values(), Agreement())
         sheets = (outcome.sheet(plan, values), *([outcome.claims(plan, here, there)] if here else []))
-        finished = sum(one.key in runs for one in self.experiments)
+        finished = sum(experiment.key in runs for experiment in self.experiments)
         return TargetOutcome(self.label, self.title, sheets, finished, len(self.experiments), tuple(here), order)
 
 
@@ -76,8 +80,8 @@ class Constants(ReproductionTarget):
         self.experiments = []
 
     def outcome(self, runs: Mapping[str, Run], folder: Path) -> TargetOutcome:
-        sheet, said = settings.sheet(self.number)
-        return TargetOutcome(self.label, self.title, (sheet,), remark=said)
+        sheet, verdict = settings.sheet(self.number)
+        return TargetOutcome(self.label, self.title, (sheet,), remark=verdict)
 
 
 @dataclass
@@ -93,7 +97,7 @@ class Figures(ReproductionTarget):
         self.title = self.analysis.title
 
     def outcome(self, runs: Mapping[str, Run], folder: Path) -> TargetOutcome:
-        keys = list(dict.fromkeys(one.key for one in self.experiments))
+        keys = list(dict.fromkeys(experiment.key for experiment in self.experiments))
         there, wanted = [runs[key] for key in keys if key in runs], len(keys)
         if len(there) < wanted:
             return TargetOutcome(
@@ -133,15 +137,15 @@ def chosen(
     what: Sequence[str], setting: Setting, *, base: str | None = None, all_rows: bool = False
 ) -> list[ReproductionTarget]:
     """Those with the given names: `5`, `table 5`, `tab:ablate`, `ablate`, `fig:collapse`, `figure collapse`, `all`."""
-    found: dict[str, ReproductionTarget] = {}
+    distinct: dict[str, ReproductionTarget] = {}
     for name in _joined(what):
         targets = (
             everything(setting, base=base, all_rows=all_rows)
             if name == "all"
             else [_one(name, setting, base, all_rows)]
         )
-        found.update({target.label: target for target in targets})
-    return list(found.values())
+        distinct.update({target.label: target for target in targets})
+    return list(distinct.values())
 
 
 def _joined(what: Sequence[str]) -> list[str]:
@@ -194,7 +198,7 @@ def _figure(label: str, setting: Setting) -> ReproductionTarget:
     if label not in known:
         raise UnknownNameError(f"no analysis is the counterpart of the figure {label!r}; `tidefast analyse` lists them")
     analysis = known[label]
-    labels = tuple(one for one, other in known.items() if other.name == analysis.name)
+    labels = tuple(figure for figure, other in known.items() if other.name == analysis.name)
     return Figures(analysis, labels, analysis.experiments(setting))
 
 
@@ -209,11 +213,11 @@ def plain(label: str) -> str:
 
 def by_figure() -> dict[str, Analysis]:
     """The analysis of each figure that has one."""
-    found: dict[str, Analysis] = {}
+    analyses: dict[str, Analysis] = {}
     for name in registry.names():
         analysis = registry.get(name)()
-        for said in analysis.paper:
-            kind, _, label = said.partition(" ")
+        for counterpart in analysis.paper:
+            kind, _, label = counterpart.partition(" ")
             if kind == "figure":
-                found.setdefault(plain(label), analysis)
-    return {label: found[plain(label)] for label in LABELS if plain(label) in found}
+                analyses.setdefault(plain(label), analysis)
+    return {label: analyses[plain(label)] for label in LABELS if plain(label) in analyses}

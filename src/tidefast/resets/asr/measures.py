@@ -106,17 +106,17 @@ class Probe(Measure):
         return "labelled source images"
 
     def prepare(self, network: Network, source: SourceData) -> dict[str, Tensor]:
-        found: dict[int, list[Tensor]] = {}
+        by_class: dict[int, list[Tensor]] = {}
         for images, labels in source.labelled():
             for image, label in zip(images, labels.tolist(), strict=True):
-                held = found.setdefault(label, [])
-                if len(held) < max(1, self.images // len(found)):  # a data set may be too large to hold
+                held = by_class.setdefault(label, [])
+                if len(held) < max(1, self.images // len(by_class)):  # a data set may be too large to hold
                     held.append(image.clone())
-        classes = sorted(found)
+        classes = sorted(by_class)
         if len(classes) > self.images:  # neighbours in the list are often alike: take them from all over it
             classes = [classes[at * len(classes) // self.images] for at in range(self.images)]
-        each = min(max(1, self.images // len(classes)), *(len(found[label]) for label in classes))
-        return {PROBE: torch.stack([found[label][turn] for turn in range(each) for label in classes])}
+        each = min(max(1, self.images // len(classes)), *(len(by_class[label]) for label in classes))
+        return {PROBE: torch.stack([by_class[label][turn] for turn in range(each) for label in classes])}
 
     @torch.no_grad()
     def __call__(self, step: Step) -> Tensor:

@@ -209,11 +209,11 @@ class ASR(Reset):
     def _measured(self, step: Step) -> tuple[float, float]:
         """C_t and phi_t, each nan where nothing depends on it, fetched from the device together."""
         logits = step.answer
-        found = [self.measure(step) if self.when.watches else logits.new_tensor(math.nan)]
+        measured = [self.measure(step) if self.when.watches else logits.new_tensor(math.nan)]
         if self.compares:
             source = step.source_logits(running_statistics=self.source_stats == "running")
-            found.append((source.argmax(1) != logits.argmax(1)).to(logits.dtype).mean())
-        concentration, *rest = torch.stack(found).tolist()
+            measured.append((source.argmax(1) != logits.argmax(1)).to(logits.dtype).mean())
+        concentration, *rest = torch.stack(measured).tolist()
         return concentration, rest[0] if rest else math.nan
 
     def _reset(self, step: Step, state: State, excess: float) -> tuple[float, int]:

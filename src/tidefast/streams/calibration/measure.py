@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import time
@@ -30,7 +31,7 @@ from tidefast.streams.jpeg import QUALITY, stored
 from tidefast.streams.matrix import ASSUMED, MEASURED, UNKNOWN, Matrix, interpolate
 from tidefast.streams.pool import mapped
 
-STRIDES = (1, 2, 4)
+STRIDES = (1, 2, 4, 5)
 
 _FORMAT = "tidefast calibration 1"
 _SHARE = 0.02  # of the time that saving may take
@@ -38,6 +39,8 @@ _NONE = -1  # in place of a type: no corruption
 
 Knot = tuple[int, int, int, int]
 """First type (or _NONE) at i/4, second type (or _NONE) at j/4: (first, i, second, j)."""
+
+_CLEAN: Knot = (_NONE, 0, _NONE, 0)
 
 CellProgress = Callable[[int, int], None]
 """Called with the cells that are done and those there are."""
@@ -52,9 +55,11 @@ def measure(
     data: Data | None = None,
     types: str | float | Sequence[str] = CCC,
     *,
+    pairs: str | float | Sequence[str] | None = None,
     images: int | None = None,
     stride: int = 4,
     stop_at_chance: bool = False,
+    stop_below: float | None = None,
     jpeg: int | Literal["auto"] | None = "auto",
     scale: Scale | None = None,
     seed: int = 0,
@@ -67,9 +72,11 @@ def measure(
 ) -> Matrix:
     """The accuracies of a model (images in [0, 1] to logits) under each pair of `types` (or those of a level).
 
-    `images`: so many of `data`, drawn with `seed`; None for all. They are held in memory. `stride`: every so many rows
-    and columns of the 21 are measured, those between are interpolated. One corruption alone is measured once and
-    serves all pairs. `stop_at_chance`: the rest of a row that has come down to chance is taken to be chance.
+    `pairs`: only those of these types (or of a level) are measured; where another type takes part, what each of the two
+    leaves of the clean accuracy multiplies. `images`: so many of `data`, drawn with `seed`; None for all. They are held
+    in memory. `stride`: every so many rows and columns of the 21 are measured, those between are interpolated. One
+    corruption alone is measured once and serves all pairs. `stop_at_chance`: the rest of a row that has come down to
+    chance is taken to be chance; `stop_below`: likewise that of a row that has fallen so far, where no path will go.
     `jpeg`: quality of the file that CCC makes of each image; "auto" is 85, but none for images of about 32 pixels,
     whose data sets do not store JPEG. There is no crop.
     `keep`: a file in which finished cells are kept; the same call goes on from it, to the same bits.
@@ -84,6 +91,9 @@ def measure(
     require_count("batch", batch)
     require_count("workers", workers, low=0)
     chosen = tuple(dict.fromkeys(canonical(name) for name in noise_types(types)))
+    paired = chosen if pairs is None else tuple(canonical(name) for name in noise_types(pairs))
+    if not set(paired) <= set(chosen):
+        raise ValueError(f"pairs must be of the types that are measured, {', '.join(chosen)}, got {', '.join(paired)}")
     everything = labelled_images(data)
     some = _subset(everything, images, seed)
     scale = nearest_scale(everything) if scale is None else scale
@@ -91,6 +101,7 @@ def measure(
     if quality is not None:
         require_number("jpeg", quality, 1, 100)
     part = everything[some]
+    classes = len(everything.classes)
     settings = {
         "types": list(chosen),
         "model": digest_of(model.state_dict()),
@@ -102,9 +113,16 @@ def measure(
         "seed": seed,
         "batch": batch,
     }
-    classes = len(everything.classes)
+    if pairs is not None:
+        settings["pairs"] = list(paired)
+    chance = len(part) / classes
+    floor = chance if stop_at_chance else -1.0
+    if stop_below is not None:
+        require_number("stop_below", stop_below, 0, 100)
+        settings["stop_below"] = stop_below
+        floor = max(floor, len(part) * stop_below / 100)
     bench = _Bench(model, part.images, part.labels, some, chosen, scale, seed, quality, batch)
-    counts = _Counts(len(chosen), stride, len(part), classes if stop_at_chance else None)
+    counts = _CorrectCounts(len(chosen), tuple(map(chosen.index, paired)), stride, len(part), floor, chance)
     keeper = _Keeper(keep, settings, counts.correct)
     report = progress or (lambda done, total: None)
     report(len(counts.correct), counts.total)
@@ -171,70 +189,75 @@ class _Bench:
         return corrupt(images, self.types[which], severity, seed=self.seed, scale=self.scale, indices=self.places)
 
 
-class _Row:
-    """Cells to be measured one after the other, up to the first that is at chance."""
+class _KnotRow:
+    """Cells to be measured one after the other, up to the first that knows no more than so many images."""
 
-    def __init__(self, knots: Sequence[Knot], chance: float) -> None:
-        self.knots, self.chance = knots, chance
+    def __init__(self, knots: Sequence[Knot], floor: float) -> None:
+        self.knots, self.floor = knots, floor
 
 
-def _measured(bench: _Bench, row: _Row) -> dict[Knot, int]:
+def _measured(bench: _Bench, row: _KnotRow) -> dict[Knot, int]:
     answer: dict[Knot, int] = {}
     for knot in row.knots:
         answer[knot] = bench.correct(knot)
-        if answer[knot] <= row.chance:
+        if answer[knot] <= row.floor:
             break
     return answer
 
 
-class _Counts:
-    """How many images were right in each measured cell, and which cells are still to be measured."""
+class _CorrectCounts:
+    """How many images were right in each measured cell, and which cells are still to be measured.
 
-    def __init__(self, types: int, stride: int, images: int, classes: int | None) -> None:
-        self.types, self.images = types, images
+    The rest of a row that has come down to `floor` images is taken to be at `chance`. Pairs are measured of those types
+    only that are `paired`.
+    """
+
+    def __init__(
+        self, types: int, paired: tuple[int, ...], stride: int, images: int, floor: float, chance: float
+    ) -> None:
+        self.types, self.paired, self.images, self.floor, self.chance = types, paired, images, floor, chance
         self.knots = range(0, GRID, stride)
-        self.chance = images / classes if classes is not None else -1.0
         self.correct: dict[Knot, int] = {}
 
     @property
     def total(self) -> int:
-        """All cells, of which those in rows at chance need no measuring."""
+        """All cells, of which those in rows that are down need no measuring."""
         inner = len(self.knots) - 1
-        return 1 + self.types * inner + self.types * (self.types - 1) * inner * inner
+        return 1 + self.types * inner + len(self.paired) * (len(self.paired) - 1) * inner * inner
 
     def known(self) -> int:
-        """Cells measured, or known to be at chance."""
-        if self.chance < 0:
+        """Cells measured, or taken to be at chance."""
+        if self.floor < 0:
             return len(self.correct)
         return len(self.correct) + sum(
             len(knots) - len([knot for knot in knots if knot in self.correct])
             for knots in self._pair_rows()
-            if self._at_chance(knots)
+            if self._is_down(knots)
         )
 
-    def alone(self) -> Iterator[_Row]:
+    def alone(self) -> Iterator[_KnotRow]:
         """No corruption, and one alone."""
-        knots = [(_NONE, 0, _NONE, 0), *((first, i, _NONE, 0) for first in range(self.types) for i in self.knots[1:])]
-        return (_Row([knot], -1.0) for knot in knots if knot not in self.correct)
+        knots = [_CLEAN, *((first, i, _NONE, 0) for first in range(self.types) for i in self.knots[1:])]
+        return (_KnotRow([knot], -1.0) for knot in knots if knot not in self.correct)
 
-    def rows(self) -> Iterator[_Row]:
+    def rows(self) -> Iterator[_KnotRow]:
         """For each pair and severity of the first: the severities of the second that are missing."""
         for knots in self._pair_rows():
             missing = [knot for knot in knots if knot not in self.correct]
-            if missing and not self._at_chance(knots):
-                yield _Row(missing, self.chance)
+            if missing and not self._is_down(knots):
+                yield _KnotRow(missing, self.floor)
 
     def _pair_rows(self) -> Iterator[list[Knot]]:
-        for first in range(self.types):
+        for first in self.paired:
             for i in self.knots[1:]:
-                for second in range(self.types):
+                for second in self.paired:
                     if second != first:
                         yield [(first, i, second, j) for j in self.knots[1:]]
 
-    def _at_chance(self, knots: Sequence[Knot]) -> bool:
+    def _is_down(self, knots: Sequence[Knot]) -> bool:
         first, i = knots[0][:2]
         measured = [(first, i, _NONE, 0), *knots]
-        return any(self.correct[knot] <= self.chance for knot in measured if knot in self.correct)
+        return any(self.correct[knot] <= self.floor for knot in measured if knot in self.correct)
 
     def matrix(
         self, types: Sequence[str], stride: int, model_name: str, data_name: str, settings: dict[str, Any]
@@ -243,18 +266,10 @@ class _Counts:
         n = self.types
         accuracies = np.full((n, n, GRID, GRID), np.nan)
         cells = np.full(accuracies.shape, UNKNOWN, np.uint8)
-        clean = self._percent((_NONE, 0, _NONE, 0))
-        for knots in self._pair_rows():
-            first, i, second, _ = knots[0]
-            accuracies[first, second, 0, 0] = clean
-            accuracies[first, second, i, 0] = self._percent((first, i, _NONE, 0))
-            for knot in knots:
-                j = knot[3]
-                accuracies[first, second, 0, j] = self._percent((second, j, _NONE, 0))
-                measured = knot in self.correct
-                accuracies[first, second, i, j] = self._percent(knot) if measured else 100 * self.chance / self.images
-                cells[first, second, i, j] = MEASURED if measured else ASSUMED
-            cells[first, second, i, 0] = cells[first, second, 0, list(self.knots)] = MEASURED
+        for first, second in itertools.permutations(range(n), 2):
+            for i, j in itertools.product(self.knots, repeat=2):
+                place = first, second, i, j
+                accuracies[place], cells[place] = self._known(*place)
         whole = Matrix(
             tuple(types),
             accuracies,
@@ -266,6 +281,19 @@ class _Counts:
             settings={key: value for key, value in settings.items() if key not in ("types", "model", "images")},
         )
         return whole if stride == 1 else interpolate(whole, list(self.knots))
+
+    def _known(self, first: int, second: int, i: int, j: int) -> tuple[float, int]:
+        """The accuracy of a cell, and how it is known."""
+        active = [(which, cell) for which, cell in ((first, i), (second, j)) if cell]
+        knot = (*active[0], *active[1]) if len(active) == 2 else (*active[0], _NONE, 0) if active else _CLEAN
+        if knot in self.correct:
+            return self._percent(knot), MEASURED
+        if first in self.paired and second in self.paired:
+            return 100 * self.chance / self.images, ASSUMED
+        alone_first, alone_second, clean = (
+            self._percent(knot) for knot in ((first, i, _NONE, 0), (second, j, _NONE, 0), _CLEAN)
+        )
+        return (alone_first * alone_second / max(alone_first, alone_second, clean) if clean else 0.0), ASSUMED
 
     def _percent(self, knot: Knot) -> float:
         return 100 * self.correct[knot] / self.images

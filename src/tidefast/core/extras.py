@@ -1,4 +1,4 @@
-"""Packages that come with an extra of this project: a command that misses one says how to get it."""
+"""Packages that come with an extra of this project: whatever misses one says how to get it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ PACKAGES = {
 
 
 @contextlib.contextmanager
-def named(command: str, extra: str | None) -> Iterator[None]:
-    """When a package of the command's extra is missing, name the extra instead of the package alone."""
+def needed(extra: str | None, by: str) -> Iterator[None]:
+    """Within it, when a package of the extra is missing, the extra is named instead of the package alone."""
     try:
         yield
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if extra is None or missing not in PACKAGES[extra]:
             raise
-        raise ImportError(
-            f"tidefast {command} needs packages that are not installed ({missing}): {how_to_install(extra)}"
+        raise ModuleNotFoundError(  # with the name: who needs a larger extra can name that one
+            f"{by} needs packages that are not installed ({missing}): {how_to_install(extra)}", name=missing
         ) from error

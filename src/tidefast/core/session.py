@@ -1,0 +1,56 @@
+"""What belongs to one stream: everything that a step changes and a file keeps."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from tidefast.core.record import StepRecord
+from tidefast.core.state import State
+
+
+@dataclass
+class Session:
+    """Everything of an adapter that belongs to one stream, in memory."""
+
+    values: Tensor
+    """Of the adapted parameters."""
+    moments: dict[str, Any]
+    """The optimiser's."""
+    group: dict[str, Any]
+    """The optimiser's settings."""
+    states: dict[str, State]
+    num_classes: int | None
+    step: int
+    seed: int
+    last: StepRecord | None
+    nonfinite: int
+    """Unusable batches in a row."""
+    recent: Tensor | None
+    """The latest images that came one by one, oldest first."""
+    fresh: int
+    """How many of them no step has used yet."""
+
+    def tensors(self) -> list[Tensor]:
+        """Those that it holds."""
+        states = [value for state in self.states.values() for value in state.values()]
+        values = [self.values, *self.moments.values(), *self.group.values(), *states, self.recent]
+        return [value for value in values if isinstance(value, Tensor)]
+
+    def numbers(self) -> int:
+        """How many numbers it holds."""
+        return sum(tensor.numel() for tensor in self.tensors())
+
+    def copied(self) -> Session:
+        """A copy for an adapter to go on with; no step of it reaches this one."""
+        return dataclasses.replace(self, moments=cloned(self.moments), group=cloned(self.group))
+
+
+def cloned(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The same in memory of its own: moments or settings of an optimiser."""
+    return {key: v.clone() if isinstance(v, Tensor) else copy.deepcopy(v) for key, v in values.items()}

@@ -1,0 +1,148 @@
+"""The guard: what it sees, what it does then, and what it leaves alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+import tidefast
+from tidefast import datasets, models, resets, streams
+from tidefast.resets.guard.look import _power, _rings, dress
+from tidefast.testing import small_network
+
+
+@pytest.fixture(scope="module")
+def network():
+    return models.load("bundled-resnet")
+
+
+@pytest.fixture(scope="module")
+def canaries() -> Tensor:
+    held = datasets.open("bundled:part=held")
+    return torch.as_tensor(np.asarray(held.images)[::5][:64]).permute(0, 3, 1, 2).float() / 255
+
+
+@pytest.fixture(scope="module")
+def drift():
+    stream = streams.make("drift", part="stream", seed=3, batch=16, steps=60)
+    return [(batch.images, batch.labels) for batch in (stream[k] for k in range(60))]
+
+
+def accuracy(adapter: tidefast.Adapter, batches) -> float:
+    return float(np.mean([(adapter(images).argmax(1) == labels).float().mean() for images, labels in batches]))
+
+
+@given(st.integers(0, 1000), st.sampled_from(["blur", "noise", "contrast"]))
+def test_dressed_images_have_the_colour_and_the_spectrum_of_the_others(seed, corruption):
+    generator = torch.Generator().manual_seed(seed)
+    clean = torch.rand(16, 3, 24, 24, generator=generator).sub(0.5)
+    like = torch.rand(8, 3, 24, 24, generator=generator).sub(0.5)
+    if corruption == "blur":
+        like = torch.nn.functional.avg_pool2d(like, 3, 1, 1)
+    elif corruption == "noise":
+        like = like + torch.randn(like.shape, generator=generator)
+    else:
+        like = 0.2 * like + 0.3
+    dressed, rings = dress(clean, like), _rings(24, 24, clean.device)
+    assert torch.allclose(dressed.mean((0, 2, 3)), like.mean((0, 2, 3)), atol=0.1)
+    ours, theirs = (
+        _power(torch.fft.rfft2(images - images.mean((0, 2, 3), keepdim=True)), rings)[:, 1:13]
+        for images in (dressed, like)
+    )
+    assert (ours / theirs).log().abs().mean() < 0.35
+
+
+def test_images_of_another_size_stay_as_they_are():
+    clean = torch.rand(4, 3, 8, 8)
+    assert dress(clean, torch.rand(4, 3, 16, 16)) is clean
+    assert dress(torch.rand(4, 7), torch.rand(4, 7)).shape == (4, 7)
+
+
+def test_a_network_that_learns_nothing_is_never_reset(network, canaries, drift):
+    adapter = tidefast.adapt(network, "batchnorm", reset="guard", source=canaries)
+    for images, _ in drift:
+        adapter(images)
+        assert adapter.last.reset_fraction == 0.0
+        assert adapter.last.measurements.get("evidence", 0.0) == 0.0
+
+
+@pytest.mark.parametrize("method", ["tent", "eta:similarity_margin=0.4", "roid"])
+def test_a_rate_a_hundred_times_too_high_corrects_itself(network, canaries, drift, method):
+    plain = accuracy(tidefast.adapt(network, method, optimizer="adam:lr=0.1"), drift)
+    guarded = tidefast.adapt(network, method, reset="guard", source=canaries, optimizer="adam:lr=0.1")
+    reference = accuracy(tidefast.adapt(network, "batchnorm"), drift)
+    held = accuracy(guarded, drift)
+    assert plain < reference - 0.15
+    assert held > reference - 0.06
+    assert guarded.last.measurements["rate"] <= 0.5
+    assert guarded.optimizer.param_groups[0]["lr"] == pytest.approx(0.1 * guarded.last.measurements["rate"])
+
+
+def test_disturbed_parameters_are_seen_at_the_next_look(network, canaries, drift):
+    adapter = tidefast.adapt(network, "eta", reset="guard", source=canaries, optimizer="sgd:lr=0")
+    for images, _ in drift[:20]:
+        adapter(images)
+        assert adapter.last.reset_fraction == 0.0
+    values = adapter.network.arena.values
+    adapter.network.arena.assign(values + torch.randn(values.shape, generator=torch.Generator().manual_seed(0)))
+    steps = 0
+    for images, _ in drift[20:30]:
+        adapter(images)
+        steps += 1
+        if adapter.last.reset_fraction:
+            break
+    assert steps <= 8
+    assert adapter.last.reset_fraction == 1.0
+    assert torch.equal(adapter.network.arena.values, adapter.network.arena.source)
+    assert adapter.last.measurements["agreement"] < adapter.last.measurements["reference_agreement"]
+
+
+def test_the_rate_grows_back_to_what_was_given_and_not_beyond(canaries):
+    guard = resets.Guard(significance=0.01, every=1, quiet=2, growth=2.0)
+    adapter = tidefast.adapt(small_network(), "tent", reset=guard, source=canaries, optimizer="sgd:lr=0.5")
+    images = torch.rand(8, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    rates = []
+    for _ in range(40):
+        adapter(images)
+        rates.append(adapter.last.measurements["rate"])
+        assert adapter.optimizer.param_groups[0]["lr"] <= 0.5 + 1e-9
+    assert min(rates) < 1.0
+    assert max(rates) <= 1.0
+    adapter.reset()
+    assert adapter.optimizer.param_groups[0]["lr"] == 0.5
+
+
+def test_without_canaries_it_sees_a_total_collapse(network, drift):
+    adapter = tidefast.adapt(network, "eta", reset="guard", optimizer="sgd:lr=0")
+    for images, _ in drift[:8]:
+        adapter(images)
+        assert adapter.last.reset_fraction == 0.0
+    values = adapter.network.arena.values
+    adapter.network.arena.assign(5 * torch.randn(values.shape, generator=torch.Generator().manual_seed(0)))
+    fired = []
+    for images, _ in drift[8:24]:
+        adapter(images)
+        fired.append(adapter.last.reset_fraction)
+    assert 1.0 in fired
+
+
+def test_source_images_are_taken_where_they_are_of_use(canaries):
+    images = torch.rand(8, 3, 32, 32)
+    for method in ("eta", "eata"):
+        adapter = tidefast.adapt(small_network(), method, reset="guard", source=canaries)
+        adapter(images)
+        assert "evidence" in adapter.last.measurements
+    with pytest.raises(ValueError, match="uses no source data"):
+        tidefast.adapt(small_network(), "eta", reset="asr", source=canaries)
+
+
+def test_a_preparation_for_the_method_alone_leaves_the_guard_to_the_stream(canaries):
+    net = small_network()
+    prepared = tidefast.prepare(net, "eata", canaries)
+    adapter = tidefast.adapt(net, "eata", reset="guard", source=prepared)
+    adapter(torch.rand(8, 3, 32, 32))
+    assert "kept_belief" in adapter.last.measurements
