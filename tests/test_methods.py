@@ -196,7 +196,23 @@ def test_prior_correction_multiplies_by_the_smoothed_share_of_each_class():
     logits = torch.tensor([[2.0, 1.0, -1.0], [1.0, 0.0, 0.5]])
     share = logits.softmax(1).mean(0)
     smooth = max(1 / 2, 1 / 3) / share.max()
-    assert torch.allclose(correct_prior(logits), logits * (share + smooth) / (1 + 3 * smooth))
+    released = logits * (share + smooth) / (1 + 3 * smooth)
+    assert torch.allclose(correct_prior(logits, released=True), released)
+    assert torch.allclose(correct_prior(logits), 3 * released)
+
+
+@pytest.mark.parametrize("method", ["roid", "cmf"])
+def test_corrected_answers_are_as_sure_as_the_network_and_name_the_released_classes(method):
+    net, batch = recorded.network(TRAINED), recorded.stream(TRAINED)[0]
+    adapter = tidefast.adapt(net, method)
+    released = tidefast.adapt(net, {"name": method, "prior_correction": "released"})
+    plain = tidefast.adapt(net, {"name": method, "prior_correction": False})
+    answers, own = adapter(batch), plain(batch)
+    assert torch.equal(answers.argmax(1), released(batch).argmax(1))
+    assert torch.equal(adapter.network.arena.values, released.network.arena.values)
+    confidence, theirs = (logits.softmax(1).amax(1).mean() for logits in (answers, own))
+    assert confidence == pytest.approx(theirs.item(), abs=0.1)
+    assert theirs > 0.5
 
 
 def test_the_losses_of_roid_divide_by_the_configured_batch_size():

@@ -23,7 +23,12 @@ def test_every_recorded_run_is_replayed():
 
 
 def method(case: dict[str, Any]) -> methods.Method:
-    shared = {"augment": lambda images: images.flip(-1), "batch_size": 16, "consistency": case.get("cons", True)}
+    shared = {
+        "augment": lambda images: images.flip(-1),
+        "batch_size": 16,
+        "consistency": case.get("cons", True),
+        "prior_correction": "released",
+    }
     return {
         "tent": lambda: methods.Tent(),
         "eata": lambda: methods.ETA(entropy_margin=case.get("e0", 0.4), similarity_margin=case.get("d", 0.4)),

@@ -47,6 +47,18 @@ class AnswersAfterTheUpdate(Tent):
 
 
 @dataclass(frozen=True)
+class AnswersOnAnotherScale(Tent):
+    def output(self, logits):
+        return logits / logits.shape[1]
+
+
+@dataclass(frozen=True)
+class AnswersWithProbabilities(Tent):
+    def output(self, logits):
+        return logits.softmax(1)
+
+
+@dataclass(frozen=True)
 class Leaks(Tent):
     def after_step(self, step, state):
         _leak.extend(torch.zeros(1) for _ in range(5))
@@ -71,6 +83,8 @@ class StateInPolicy(Never):
         (WritesToTheCaller(), None, "leaves the caller's model alone"),
         (AnswersWithNaN(), None, "answers every batch"),
         (AnswersAfterTheUpdate(), None, "answers every batch"),
+        (AnswersOnAnotherScale(), None, "answers are logits"),
+        (AnswersWithProbabilities(), None, "answers are logits"),
         (Leaks(), None, "memory stays flat"),
         (Tent(), StateInPolicy(), "resumes bit for bit"),
     ],

@@ -235,6 +235,21 @@ def _answers_every_batch(suite: _Suite) -> None:
     assert adapter.last.step == _STEPS, f"the record counts {adapter.last.step} steps, expected {_STEPS}"
 
 
+def _answers_are_logits(suite: _Suite) -> None:
+    adapter = suite.adapter()
+    answers = adapter(suite.images[0])
+    sums = answers.sum(1)
+    probabilities = (answers >= 0).all() and torch.allclose(sums, torch.ones_like(sums), atol=1e-4)
+    assert not probabilities, "the answers are probabilities: give their logarithm"
+    sure_of_each = 6.0 * torch.eye(answers.shape[1], dtype=answers.dtype, device=answers.device)
+    before, after = (logits.softmax(1).amax(1).mean() for logits in (sure_of_each, adapter.method.output(sure_of_each)))
+    odds = torch.logit(after, eps=1e-6) / torch.logit(before, eps=1e-6)
+    assert 0.5 < odds < 2.0, (
+        f"the network's confidence of {before:.3f}, in every class alike, is answered as {after:.3f}: keep the scale "
+        "of the logits in output()"
+    )
+
+
 def _leaves_the_callers_model_alone(suite: _Suite) -> None:
     if not suite.takes_model:
         return
@@ -460,6 +475,7 @@ def _memory_stays_flat(suite: _Suite) -> None:
 
 CHECKS: dict[str, Callable[[_Suite], None]] = {
     "answers every batch": _answers_every_batch,
+    "answers are logits": _answers_are_logits,
     "leaves the caller's model alone": _leaves_the_callers_model_alone,
     "predict changes nothing": _predict_changes_nothing,
     "reset returns to the source": _reset_returns_to_the_source,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -30,8 +31,9 @@ class SoftLikelihood(Method):
     """T, of the weights exp(diversity x certainty / T)."""
     consistency: bool = True
     """Whether an augmented view must agree."""
-    prior_correction: bool = True
-    """Whether answers are corrected for the classes that the batch holds."""
+    prior_correction: bool | Literal["released"] = True
+    """Whether answers are corrected for the classes that the batch holds; "released" on the scale of the published
+    code, whose factors have the mean 1 / classes, so that a softmax of the answers says next to nothing."""
     augment: Callable[..., Tensor] | None = None
     """A callable on a batch in [0, 1]; None: colour jitter, small affine motion and flip."""
     batch_size: Count | None = None
@@ -62,15 +64,24 @@ class SoftLikelihood(Method):
         return Objective(loss, selected=len(logits), updates={"class_probabilities": average})
 
     def output(self, logits: Tensor) -> Tensor:
-        return correct_prior(logits) if self.prior_correction else logits
+        if not self.prior_correction:
+            return logits
+        return correct_prior(logits, released=self.prior_correction == "released")
 
     def passes(self, selected: float) -> tuple[float, float]:
         views = selected if self.consistency else 0.0
         return 1.0 + views, 1.0 + views
 
 
-def correct_prior(logits: Tensor) -> Tensor:
-    """Multiply each class column by its smoothed share of the batch's predictions."""
-    prior = logits.softmax(1).mean(0)
-    smooth = max(1.0 / logits.shape[0], 1.0 / logits.shape[1]) / prior.max()
-    return logits * (prior + smooth) / (1.0 + smooth * logits.shape[1])
+def correct_prior(logits: Tensor, *, released: bool = False) -> Tensor:
+    """Multiply each class column by its smoothed share of the batch's predictions.
+
+    The factors have the mean 1, so that answers stay on the scale of the logits; the `released` ones have the sum 1.
+
+    >>> correct_prior(torch.eye(4)).tolist() == torch.eye(4).tolist()
+    True
+    """
+    prior, classes = logits.softmax(1).mean(0), logits.shape[1]
+    smooth = max(1.0 / logits.shape[0], 1.0 / classes) / prior.max()
+    corrected = logits * (prior + smooth) / (1.0 + smooth * classes)
+    return corrected if released else corrected * classes
