@@ -34,7 +34,7 @@ _GLOBALS = {
 }
 
 
-class _RefusedError(Exception):
+class _NotPlainError(Exception):
     """The program does what plain data does not need."""
 
 
@@ -69,7 +69,7 @@ def read_pickle(path: Path) -> Any:
         with open(path, "rb") as file:
             program = file.read(LARGEST_FILE + 1)
         if len(program) > LARGEST_FILE:
-            raise _RefusedError(f"it has more than {LARGEST_FILE} bytes")
+            raise _NotPlainError(f"it has more than {LARGEST_FILE} bytes")
         return _Machine().run(program)
     except FileNotFoundError:
         raise
@@ -89,17 +89,17 @@ class _Machine:
             if operation.name == "STOP":
                 result = self._pop()
                 if self._stack:
-                    raise _RefusedError("it leaves values behind")
+                    raise _NotPlainError("it leaves values behind")
                 return _finished(result)
             act = _OPERATIONS.get(operation.name)
             if act is None:
-                raise _RefusedError(f"it has the instruction {operation.name}, which plain data does not need")
+                raise _NotPlainError(f"it has the instruction {operation.name}, which plain data does not need")
             act(self, argument)
-        raise _RefusedError("it has no end")
+        raise _NotPlainError("it has no end")
 
     def push(self, value: Any) -> None:
         if isinstance(value, int) and abs(value) > _LARGEST_INTEGER:
-            raise _RefusedError("a whole number of more than 64 bits")
+            raise _NotPlainError("a whole number of more than 64 bits")
         self._stack.append(value)
 
     def push_bytes(self, value: str | bytes | bytearray) -> None:
@@ -108,15 +108,15 @@ class _Machine:
 
     def _pop(self) -> Any:
         if not self._stack:
-            raise _RefusedError("an instruction lacks its value")
+            raise _NotPlainError("an instruction lacks its value")
         value = self._stack.pop()
         if value is _MARK:
-            raise _RefusedError("an instruction lacks its value")
+            raise _NotPlainError("an instruction lacks its value")
         return value
 
     def _top(self, kind: type) -> Any:
         if not self._stack or type(self._stack[-1]) is not kind:
-            raise _RefusedError(f"an instruction expects a {kind.__name__}")
+            raise _NotPlainError(f"an instruction expects a {kind.__name__}")
         return self._stack[-1]
 
     def _since_mark(self) -> list[Any]:
@@ -125,7 +125,7 @@ class _Machine:
                 values = self._stack[at + 1 :]
                 del self._stack[at:]
                 return values
-        raise _RefusedError("an instruction lacks its mark")
+        raise _NotPlainError("an instruction lacks its mark")
 
     def mark(self, _: object) -> None:
         self._stack.append(_MARK)
@@ -145,7 +145,7 @@ class _Machine:
 
     def remember(self, index: int) -> None:
         if index in self._memo:
-            raise _RefusedError("it remembers two values under one number")
+            raise _NotPlainError("it remembers two values under one number")
         value = self._pop()
         self._memo[index] = value
         self._stack.append(value)
@@ -155,13 +155,13 @@ class _Machine:
 
     def recall(self, index: int) -> None:
         if index not in self._memo:
-            raise _RefusedError(f"it recalls value {index}, which it never remembered")
+            raise _NotPlainError(f"it recalls value {index}, which it never remembered")
         self._stack.append(self._memo[index])
 
     def name(self, module: object, name: object) -> None:
         known = _GLOBALS.get((module, name)) if isinstance(module, str) and isinstance(name, str) else None
         if known is None:
-            raise _RefusedError(f"it asks for {_shown(module)}.{_shown(name)}, which plain data does not need")
+            raise _NotPlainError(f"it asks for {_shown(module)}.{_shown(name)}, which plain data does not need")
         self.push(_Known(known))
 
     def name_on_stack(self, _: object) -> None:
@@ -172,7 +172,7 @@ class _Machine:
         arguments, function = self._pop(), self._pop()
         make = _CALLS.get(function.meaning) if isinstance(function, _Known) else None
         if make is None or type(arguments) is not tuple:
-            raise _RefusedError("it calls what is not to be called")
+            raise _NotPlainError("it calls what is not to be called")
         self.push(make(*arguments))
 
     def build(self, _: object) -> None:
@@ -183,7 +183,7 @@ class _Machine:
             _, shape, kind, fortran, data = state
             target.values = _array(data, kind, shape, "F" if fortran else "C")
         else:
-            raise _RefusedError("it fills in what is no array that numpy wrote")
+            raise _NotPlainError("it fills in what is no array that numpy wrote")
         self.push(target)
 
 
@@ -191,7 +191,7 @@ def _pairs(values: list[Any]) -> dict[Any, Any]:
     """Keys and values in turn; only text is a key, as nothing else is in the published files."""
     keys = values[::2]
     if len(values) % 2 or not all(type(key) in (str, bytes) for key in keys):
-        raise _RefusedError("a dictionary whose keys are not text")
+        raise _NotPlainError("a dictionary whose keys are not text")
     return dict(zip(keys, values[1::2], strict=True))
 
 
@@ -207,24 +207,24 @@ def _shown(value: object) -> str:
 def _begun_array(kind: object, shape: object, code: object) -> _PendingArray:
     """What numpy's `_reconstruct` makes before the pickle fills it."""
     if not isinstance(kind, _Known) or kind.meaning != "array" or shape != (0,) or _text(code) != "b":
-        raise _RefusedError("an array that numpy did not write")
+        raise _NotPlainError("an array that numpy did not write")
     return _PendingArray()
 
 
 def _number_kind(code: object, align: object = 0, copy: object = 0) -> _NumberKind:
     text = _text(code)
     if text not in _KINDS:
-        raise _RefusedError(f"an array of {_shown(text)}; read are {', '.join(_KINDS)}")
+        raise _NotPlainError(f"an array of {_shown(text)}; read are {', '.join(_KINDS)}")
     return _NumberKind(str(text))
 
 
 def _set_order(kind: _NumberKind, state: object) -> None:
     """A dtype's state says its byte order; everything else in it is for kinds that are not read."""
     if type(state) is not tuple or len(state) != 8 or state[0] not in (1, 2, 3):
-        raise _RefusedError("a kind of number with a state of its own")
+        raise _NotPlainError("a kind of number with a state of its own")
     order, rest = _text(state[1]), state[2:]
     if order not in ("<", ">", "|", "=") or rest != (None, None, None, -1, -1, 0):
-        raise _RefusedError("a kind of number with a state of its own")
+        raise _NotPlainError("a kind of number with a state of its own")
     kind.order = str(order)
 
 
@@ -235,21 +235,21 @@ def _whole_array(data: object, kind: object, shape: object, order: object) -> _P
 
 def _array(data: object, kind: object, shape: object, order: object) -> np.ndarray[Any, Any]:
     if type(data) is not bytes or not isinstance(kind, _NumberKind) or order not in ("C", "F"):
-        raise _RefusedError("an array that numpy did not write")
+        raise _NotPlainError("an array that numpy did not write")
     if type(shape) is not tuple or len(shape) > 8 or not all(type(side) is int and side >= 0 for side in shape):
-        raise _RefusedError("an array whose shape is no tuple of a few whole numbers")
+        raise _NotPlainError("an array whose shape is no tuple of a few whole numbers")
     dtype = kind.dtype()
     if math.prod(shape) * dtype.itemsize != len(data):
-        raise _RefusedError(f"an array of shape {shape} and {len(data)} bytes")
+        raise _NotPlainError(f"an array of shape {shape} and {len(data)} bytes")
     if math.prod(side for side in shape if side) > LARGEST_FILE:
-        raise _RefusedError(f"an array of shape {shape}")
+        raise _NotPlainError(f"an array of shape {shape}")
     return np.frombuffer(data, dtype).reshape(shape, order="C" if order == "C" else "F")
 
 
 def _encoded(text: object, encoding: object) -> bytes:
     """How Python 3 writes bytes into old pickle protocols."""
     if type(text) is not str or encoding != "latin1":
-        raise _RefusedError(f"bytes written as {_shown(encoding)}")
+        raise _NotPlainError(f"bytes written as {_shown(encoding)}")
     return text.encode("latin1")
 
 
@@ -271,7 +271,7 @@ def _plain(value: Any) -> Any:
         return value.values
     if value is None or type(value) in (bool, int, float, str, bytes):
         return value
-    raise _RefusedError(f"it holds a {type(value).__name__} where published files have numbers, text or an array")
+    raise _NotPlainError(f"it holds a {type(value).__name__} where published files have numbers, text or an array")
 
 
 _CALLS: dict[str, Callable[..., Any]] = {
