@@ -34,10 +34,12 @@ def test_the_command_is_installed():
 
 def test_list_prints_names(capsys):
     assert cli.main(["list", "resets"]) == 0
-    assert capsys.readouterr().out.split()[:6] == [
+    assert capsys.readouterr().out.split()[:8] == [
+        "aetta",
         "asr",
         "confidence",
         "distribution",
+        "guard",
         "never",
         "periodic",
         "asr-interval",

@@ -19,7 +19,7 @@ def test_names_are_listed_and_filtered():
         tidefast.list_methods()
     )
     assert tidefast.list_methods("e*ta") == ["eata", "eta"]
-    assert tidefast.list_resets() == ["asr", "confidence", "distribution", "never", "periodic"]
+    assert tidefast.list_resets() == ["aetta", "asr", "confidence", "distribution", "guard", "never", "periodic"]
 
 
 def test_names_ignore_case_and_know_aliases():

@@ -30,8 +30,7 @@ class Features(Mode):
     def __init__(self, name: str) -> None:
         self.name = name
         """Of the head, within the model."""
-        self._wanted = False
-        self._seen: Tensor | None = None
+        self._open: tuple[list[Tensor], ...] = ()  # one for each call of `along` that the program is in
 
     @classmethod
     def of(cls, model: nn.Module) -> Features:
@@ -46,19 +45,23 @@ class Features(Mode):
 
     def __call__(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
         """Called by the head before it runs."""
-        if self._wanted:
-            self._seen = inputs[0] if inputs else named["input"]
+        for seen in self._open:
+            seen[:] = [inputs[0] if inputs else named["input"]]
 
     def along(self, network: Callable[[Tensor], Tensor], images: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits [batch, classes] of the network, and the features [batch, width] of that pass, with their graph."""
-        with self.during(_wanted=True, _seen=None):
-            logits, seen = network(images), self._seen
-        if seen is None:
+        """Logits [batch, classes] of the network, and the features [batch, width] of that pass, with their graph.
+
+        Where `network` runs several passes, those of the last one.
+        """
+        seen: list[Tensor] = []
+        with self.during(_open=(*self._open, seen)):
+            logits = network(images)
+        if not seen:
             raise ValueError(
                 f"the last linear layer, {self.name!r}, did not run; it must be the classifier head, and the model "
                 "must call it as a module"
             )
-        return logits, seen.flatten(1)
+        return logits, seen[0].flatten(1)
 
 
 def head_of(model: nn.Module) -> tuple[str, nn.Linear]:
