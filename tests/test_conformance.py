@@ -32,12 +32,23 @@ def policies_for(method: str) -> list[str]:
     return ["asr", "never"] if method == "memo" else POLICIES  # memo has nothing that a policy could reset
 
 
+@functools.cache
+def other_pairs() -> dict[str, tuple[str, str]]:
+    """For each method a policy beside ASR and a network: such that all are seen, methods with little choice first."""
+    choices = {
+        method: [(policy, norm) for policy in policies_for(method) if policy != "asr" for norm in networks_for(method)]
+        for method in tidefast.list_methods()
+    }
+    chosen: dict[str, tuple[str, str]] = {}
+    for method in sorted(choices, key=lambda method: len(choices[method])):
+        seen = set(chosen.values())
+        chosen[method] = next((pair for pair in choices[method] if pair not in seen), choices[method][0])
+    return chosen
+
+
 def quick_pairs(method: str) -> set[tuple[str, str]]:
-    """A policy and a network each: ASR, and the other policies and the networks in turn from method to method."""
-    number, networks = tidefast.list_methods().index(method), networks_for(method)
-    others = [policy for policy in policies_for(method) if policy != "asr"]
-    other = others[number % len(others)], networks[number // len(others) % len(networks)]
-    return {("asr", networks[0]), other}
+    """A policy and a network each: ASR, and another."""
+    return {("asr", networks_for(method)[0]), other_pairs()[method]}
 
 
 def matrix() -> list:
