@@ -6,16 +6,16 @@ import torch
 from torch import Tensor
 
 
-def dress(images: Tensor, like: Tensor) -> Tensor:
+def dress(images: Tensor, like: Tensor, generator: torch.Generator) -> Tensor:
     """`images` [n, C, H, W] with the colour and the power spectrum of `like` [m, C, H, W].
 
     For each channel and each ring of frequencies: where `like` has less power, the images lose as much (blur, loss of
-    contrast); where it has more, noise of that power is added, the same for the same place in `images` at every call.
-    The result stays within the range of both. Inputs other than images of one size come back as they are.
+    contrast); where it has more, noise of that power is added. The result stays within the range of both. Inputs other
+    than images of one size come back as they are.
 
     >>> stripes = torch.zeros(8, 1, 16, 16)
     >>> stripes[..., ::2] = 1.0
-    >>> grey = dress(stripes, torch.full((4, 1, 16, 16), 0.5))
+    >>> grey = dress(stripes, torch.full((4, 1, 16, 16), 0.5), torch.Generator())
     >>> bool((grey - 0.5).abs().max() < 1e-5)
     True
     """
@@ -26,7 +26,8 @@ def dress(images: Tensor, like: Tensor) -> Tensor:
     colour, their_colour = (batch.mean((0, 2, 3), keepdim=True) for batch in (images, like))
     waves = torch.fft.rfft2(images - colour)
     power, theirs = _power(waves, rings), _power(torch.fft.rfft2(like - their_colour), rings)
-    noise = torch.fft.rfft2(_noise(images))
+    # Drawn on the CPU, so that every device has the same.
+    noise = torch.fft.rfft2(torch.randn(images.shape, generator=generator).to(images))
     kept = (theirs / power.clamp_min(torch.finfo(power.dtype).tiny)).clamp_max(1.0).sqrt()
     added = ((theirs - power).clamp_min(0.0) / _power(noise, rings).clamp_min(torch.finfo(power.dtype).tiny)).sqrt()
     spectrum = waves * kept[:, rings] + noise * added[:, rings]
@@ -45,8 +46,3 @@ def _power(waves: Tensor, rings: Tensor) -> Tensor:
     power = (waves.real.square() + waves.imag.square()).mean(0).flatten(1)
     sums = power.new_zeros(len(power), int(rings.max()) + 1).index_add_(1, rings.flatten(), power)
     return sums / torch.bincount(rings.flatten(), minlength=sums.shape[1]).clamp_min(1)
-
-
-def _noise(images: Tensor) -> Tensor:
-    """White noise of the shape of `images`; it is drawn on the CPU, so that every device has the same."""
-    return torch.randn(images.shape, generator=torch.Generator().manual_seed(0)).to(images)
