@@ -80,7 +80,7 @@ class Guard(Reset):
     def prepare(self, network: Network, source: SourceData) -> dict[str, Tensor]:
         canaries = _drawn(source, self.canaries)
         answers = [
-            torch.cat([network.source_logits(part, running_statistics=True).argmax(1) for part in side.split(64)])
+            torch.cat([network.source_logits(part, running_statistics=True).argmax(1) for part in torch.split(side, 64)])
             for side in _sides(canaries)
         ]
         return {CANARIES: canaries, ANSWERS: torch.stack(answers)}
@@ -125,7 +125,7 @@ class Guard(Reset):
         places = (torch.arange(count, device=canaries.device) + first) % len(canaries)
         side = int(torch.randint(2, (), generator=step.generator))
         known = answers[side, places]
-        dressed = dress(_sides(canaries[places])[side], step.images, step.generator).split(size)
+        dressed = torch.split(dress(_sides(canaries[places])[side], step.images, step.generator), size)
         own = (torch.cat([step.answer_to(images).argmax(1) for images in dressed]) == known).float()
         other = (torch.cat([step.network.source_logits(images).argmax(1) for images in dressed]) == known).float()
         loss = other - own
