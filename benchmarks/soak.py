@@ -102,6 +102,8 @@ class Client:
     """Counts what makes `safe` meaningless: resets, rollbacks, drops."""
     damaged: bool = False
     """Its idle file was damaged: it may be at an older state, and says so."""
+    flipped: bool = False
+    """A bit of its idle file was flipped, once or more often."""
     busy: bool = False
 
     def __post_init__(self) -> None:
@@ -319,6 +321,9 @@ class Soak:
         status, said = await self.act(client, service, "POST", "/rollback", b'{"snapshot": "%s"}' % chosen.encode())
         if status == 404:  # it is not in that one, or that one has just been replaced
             return
+        if status == 409 and client.flipped:  # the file in the snapshot was a link to the one that was damaged
+            self.counts["rollbacks refused because of the damage"] += 1
+            return
         if status != 200:
             raise RuntimeError(f"{status}: {said}")
         client.begun, client.damaged, client.possible = True, False, client.known(said["step"])
@@ -338,6 +343,7 @@ class Soak:
                     content = bytearray(file.read_bytes())
                     content[self.chance.randrange(len(content))] ^= 1 << self.chance.randrange(8)
                     file.write_bytes(content)
+                    client.flipped = True
                 self.counts["damaged idle files"] += 1
 
     async def snapshot(self, client: Client, service: Running) -> None:
@@ -352,11 +358,11 @@ class Soak:
 
     async def look(self, client: Client, service: Running) -> None:
         paths = ["/v1/streams?order=attention", "/v1/streams", "/v1/alarms", "/v1/info", "/openapi.json"]
-        with contextlib.closing(Connection(service.port)) as connection:
-            for path in paths:
+        for path in paths:
+            with contextlib.closing(Connection(service.port)) as connection:
                 status, _ = await connection.ask("GET", path)
-                if status != 200:
-                    raise WrongError(f"{path}: {status}")
+            if status != 200:
+                raise WrongError(f"{path}: {status}")
 
     # -- one life ---------------------------------------------------------------------------------------------
 

@@ -291,3 +291,23 @@ def test_the_manual_loads_nothing_from_elsewhere_and_tells_of_every_address(tmp_
             for verb in verbs:
                 assert f"{verb.upper()} {address}" in answer.text
         assert client.get("/docs/oauth2-redirect").status_code == 404
+
+
+# -- one request, one end -------------------------------------------------------------------------------------------
+
+
+def test_a_request_with_two_ends_is_refused_and_what_follows_is_not_read(tmp_path):
+    """A proxy in front that goes by the length takes the second request for a part of the first."""
+    hidden = b"DELETE /v1/streams/x HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    both = b"Content-Length: %d\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" % (5 + len(hidden))
+    with running(tmp_path, max_wait=0.0) as client:
+        send(client, "x", LEVELS[0])
+        with socket.create_connection((client.base_url.host, client.base_url.port), timeout=10) as raw:
+            raw.sendall(b"POST /v1/streams/x/freeze HTTP/1.1\r\nHost: 127.0.0.1\r\n" + both + hidden)
+            said = b""
+            while part := raw.recv(4096):
+                said += part
+        assert said.startswith(b"HTTP/1.1 400")
+        assert said.count(b"HTTP/1.1") == 1
+        stream = client.get("/v1/streams/x")
+        assert (stream.status_code, stream.json()["frozen"]) == (200, False)

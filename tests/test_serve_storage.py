@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import shutil
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -215,3 +218,72 @@ def test_the_journal_does_not_grow_with_streams_that_come_and_go(tmp_path):
         assert (tmp_path / "journal.jsonl").read_bytes().count(b"\n") > 6000
         client.post("/v1/snapshots")
         assert (tmp_path / "journal.jsonl").read_bytes() == b'{"stream": "stays", "dropped": null}\n'
+
+
+def test_a_week_of_streams_with_names_of_their_own_leaves_a_short_journal(tmp_path):
+    """Such as one for each visit: none of the names ever comes again."""
+    network, longest = clients.net(), 0
+    with contextlib.closing(Snapshots(tmp_path, keep=2, on_damage=print)) as snapshots:
+        fleet = tidefast.Fleet(network, "tent")
+        for hour in range(12 * 7):  # every other hour
+            for visit in range(8):
+                fleet.begin(f"visit-{hour}-{visit}")
+                snapshots.begin(fleet, f"visit-{hour}-{visit}")
+                if hour:
+                    snapshots.drop(fleet, f"visit-{hour - 1}-{visit}")
+            snapshots.take(fleet)
+            longest = max(longest, (tmp_path / "journal.jsonl").read_bytes().count(b"\n"))
+            assert len(snapshots.journal.dropped) < 600
+        assert 1000 < longest < 1150
+    with contextlib.closing(Snapshots(tmp_path, keep=2, on_damage=print)) as snapshots:
+        again = tidefast.Fleet(network, "tent")
+        snapshots.restore(again)
+        assert list(again) == list(fleet)
+
+
+def test_a_stream_that_is_dropped_during_its_last_step_does_not_come_back(tmp_path):
+    with contextlib.closing(Snapshots(tmp_path, keep=2, on_damage=print)) as snapshots:
+        fleet = tidefast.Fleet(clients.net(), "tent")
+        fleet["x"](as_tensor(LEVELS[0]))
+        snapshots.begin(fleet, "x")
+        snapshots.drop(fleet, "x")
+        snapshots.begin(fleet, "x")  # what the request does whose step was the last
+    with contextlib.closing(Snapshots(tmp_path, keep=2, on_damage=print)) as snapshots:
+        again = tidefast.Fleet(clients.net(), "tent")
+        snapshots.restore(again)
+        assert list(again) == []
+
+
+def without_threads(monkeypatch, prefix: str) -> None:
+    """As in a container that may have no more: none with such a name can be started."""
+    start = threading.Thread.start
+
+    def refusing(thread):
+        if thread.name.startswith(prefix):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refusing)
+
+
+def test_a_snapshot_that_finds_no_thread_is_told_and_the_next_one_works(tmp_path, monkeypatch):
+    def eventually(status: int) -> None:
+        deadline = time.monotonic() + 60
+        while client.get("/readyz").status_code != status:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+    with running(tmp_path, max_wait=0.0, snapshot_every=0.1) as client:
+        with monkeypatch.context() as patched:
+            without_threads(patched, "ThreadPoolExecutor-")
+            send(client, "x", LEVELS[0])
+            eventually(503)
+        eventually(200)
+        assert client.get("/v1/snapshots").json()[-1]["streams"] == 1
+
+
+def test_no_request_needs_a_thread_that_does_not_run_yet(tmp_path, monkeypatch):
+    with running(tmp_path, max_wait=0.0, workers=2) as client, monkeypatch.context() as patched:
+        without_threads(patched, "tidefast-")
+        assert send(client, "x", LEVELS[0])["step"] == 1
+        assert client.post("/v1/streams/x/reset").status_code == 200

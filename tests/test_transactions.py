@@ -8,6 +8,7 @@ import itertools
 import random
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ OPTIMIZER = functools.partial(torch.optim.SGD, lr=0.05, momentum=0.9)
 PAIRS = [
     *[("eta", "asr"), ("tent", "never"), ("roid", "asr"), ("cmf", "never"), ("sar", "never"), ("deyo", "never")],
     *[("rotta", "never"), ("rpl", "never"), ("law", "never"), ("palm", "never"), ("datta", "distribution")],
+    ("memo", "never"),
 ]
 
 
@@ -61,7 +63,7 @@ def bits(adapter: tidefast.Adapter, folder: Path) -> bytes:
 
 
 def interrupted(call: Callable[[], object], at: int) -> int:
-    """Call with a KeyboardInterrupt at the event number `at`: a bytecode of this package, or a line of another.
+    """Call with a Ctrl-C at the event number `at`: a bytecode of this package, or a line of another.
 
     Gives the number of events that were there.
     """
@@ -72,10 +74,10 @@ def interrupted(call: Callable[[], object], at: int) -> int:
         frame.f_trace_opcodes = any(part in frame.f_code.co_filename for part in own)
         events += 1
         if events == at:
-            raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)
         return trace
 
-    outer = sys.gettrace()
+    outer, handler = sys.gettrace(), signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.settrace(trace)
     try:
         call()
@@ -83,6 +85,7 @@ def interrupted(call: Callable[[], object], at: int) -> int:
         pass
     finally:
         sys.settrace(outer)
+        signal.signal(signal.SIGINT, handler)
     return events
 
 
@@ -247,3 +250,52 @@ def test_predicting_in_a_network_that_fails_leaves_the_teacher_aside(tmp_path):
     with pytest.raises(RuntimeError, match="out of order"):
         adapter.predict(IMAGES[1])
     assert bits(adapter, tmp_path) == before
+
+
+# -- fleets --------------------------------------------------------------------------------------------------------
+
+
+def small_fleet(model: nn.Module) -> tidefast.Fleet:
+    """One stream on disk, one in memory that no file has, and one adapter for both."""
+    fleet = tidefast.Fleet(model, "eta", reset="asr", optimizer=OPTIMIZER, num_classes=10, workers=1, resident=1)
+    fleet["idle"](IMAGES[0])
+    fleet["here"](IMAGES[1])
+    return fleet
+
+
+def both(fleet: tidefast.Fleet, folder: Path) -> tuple[bytes, ...]:
+    """What its streams are, looked at from another thread: a lock that is still held would be waited for."""
+    found: list[bytes] = []
+    looking = threading.Thread(
+        target=lambda: found.extend([bits(fleet[name], folder) for name in ("idle", "here")]), daemon=True
+    )
+    looking.start()
+    looking.join(20)
+    assert found, "a lock is held, or a stream cannot be read"
+    return tuple(found)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize(
+    "act",
+    [
+        pytest.param(lambda fleet: fleet["here"](IMAGES[2]), id="step"),
+        pytest.param(lambda fleet: fleet["idle"].predict(IMAGES[2]), id="predict"),
+        pytest.param(lambda fleet: fleet["here"].reset(), id="reset"),
+        pytest.param(lambda fleet: fleet.freeze("here"), id="freeze"),
+        pytest.param(lambda fleet: fleet.wake("idle"), id="wake"),
+    ],
+)
+def test_an_interrupt_anywhere_in_a_fleet_loses_no_stream_and_holds_no_lock(act, tmp_path):
+    torch.manual_seed(0)
+    model = small_network()
+    fleet = small_fleet(model)
+    before, total = both(fleet, tmp_path), interrupted(lambda: act(small_fleet(model)), at=0)
+    setup = interrupted(lambda: small_fleet(model), at=0)
+    act(fleet)
+    legal = {before, both(fleet, tmp_path)}
+    for at in random.Random(0).sample(range(1, total - setup), min(40, total - setup - 1)):
+        fleet = small_fleet(model)
+        interrupted(functools.partial(act, fleet), at)
+        assert both(fleet, tmp_path) in legal, f"interrupted at event {at} of {total - setup}"

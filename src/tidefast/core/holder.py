@@ -24,9 +24,10 @@ class Holder(ABC):
     """What an adapter is apart from its steps: the session of a stream, looked at, taken out, put in, saved and loaded.
 
     The session is one attribute. At rest its `values` are the arena's own memory, and its moments are the optimiser's.
-    While a step is under way it is a copy of all that the step may change, and the step works on a `draft`: that
-    one assignment makes the draft the session is what completes the step. Until then the way back is to put the
-    session into network and optimiser (`_recover`), which may be interrupted and begun again any number of times.
+    While a step is under way nothing of it changes: the parameters are copied to it, the optimiser works on copies of
+    its moments, and the step writes to a `draft`. That one assignment makes the draft the session is what completes
+    the step. Until then the way back is to put the session into network and optimiser (`_recover`), which may be
+    interrupted and begun again any number of times.
     """
 
     window: int
@@ -137,7 +138,7 @@ class Holder(ABC):
         return session
 
     def enter(self, session: Session) -> None:
-        """Go on with the stream of `session`, which is then this adapter's own: leave it again before using it."""
+        """Go on with the stream of `session`, which stays as it is."""
         self._recover()
         self._busy = True
         self._session = session
@@ -149,9 +150,10 @@ class Holder(ABC):
     def _begin(self) -> Session:
         """A draft for a step to work on, along with network and optimiser; `_commit` completes the step."""
         self._recover()
-        before = dataclasses.replace(self._whole().copied(), values=self._values.clone())
+        before = dataclasses.replace(self._whole(), values=self._values.clone())
         self._busy = True
         self._session = before
+        self._equip(cloned(before.moments), cloned(before.group))
         return self._draft()
 
     def _draft(self) -> Session:
@@ -172,14 +174,18 @@ class Holder(ABC):
 
     def _put(self) -> None:
         """The session's numbers into network and optimiser."""
-        session, arena, optimizer = self._session, self.network.arena, self.optimizer
+        session, arena = self._session, self.network.arena
         arena.zero_gradients()
         if session.values is not self._values:
             arena.assign(session.values)
-            optimizer.state.clear()
-            if session.moments:
-                optimizer.state[arena.parameter] = dict(session.moments)
-            optimizer.param_groups[0].update(session.group)
+            self._equip(dict(session.moments), session.group)
+
+    def _equip(self, moments: dict[str, Any], group: dict[str, Any]) -> None:
+        """Moments and settings into the optimiser."""
+        self.optimizer.state.clear()
+        if moments:
+            self.optimizer.state[self.network.arena.parameter] = moments
+        self.optimizer.param_groups[0].update(group)
 
     def _recover(self) -> None:
         """After whatever came in between: back to the session, which is that of before the step or of after it."""

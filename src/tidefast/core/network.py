@@ -39,6 +39,7 @@ class Network:
         self.arena = Arena(self.module, names)
         self.model: nn.Module = rewrap(self.module)
         self._use_statistics = self.statistics.in_use
+        self._parameters = [(module, dict(module._parameters)) for module in self.module.modules()]
         self._modes = [(mode, dict(vars(mode))) for mode in modes_of(self.module)]
         self.constants: dict[str, Tensor] = {}
         """What the method, and the reset policy, computed from source data."""
@@ -114,6 +115,8 @@ class Network:
 
     def rest(self) -> None:
         """End all that is meant for a block of the program only, whatever interrupted it."""
+        for module, parameters in self._parameters:  # torch.func.functional_call puts others in their place
+            module._parameters.update(parameters)
         self.arena.rest()
         self._use_statistics()
         for mode, resting in self._modes:

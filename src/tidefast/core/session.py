@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -45,10 +44,6 @@ class Session:
     def numbers(self) -> int:
         """How many numbers it holds."""
         return sum(tensor.numel() for tensor in self.tensors())
-
-    def copied(self) -> Session:
-        """A copy for an adapter to go on with; no step of it reaches this one."""
-        return dataclasses.replace(self, moments=cloned(self.moments), group=cloned(self.group))
 
 
 def cloned(values: Mapping[str, Any]) -> dict[str, Any]:

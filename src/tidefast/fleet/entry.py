@@ -20,9 +20,7 @@ class StreamEntry:
     name: str
     lock: threading.Lock = field(default_factory=threading.Lock)
     session: Session | None = None
-    """None while it is lent to a worker, while it lies in `file` only, and before the first images."""
-    shared: bool = False
-    """A snapshot may still be writing the session: a step needs a copy."""
+    """None while it lies in `file` only, and before the first images; no step changes it, each makes another."""
     file: Path | None = None
     stored: int = -1
     """What `changed` was when `file` was written."""

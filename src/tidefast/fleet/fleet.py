@@ -27,6 +27,7 @@ from tidefast.errors import LostStreamError, SnapshotError, UnreadableStreamErro
 from tidefast.fleet import snapshots
 from tidefast.fleet.entry import StreamEntry, Taken
 from tidefast.fleet.gate import Gate
+from tidefast.fleet.interrupts import DeferredInterrupts
 from tidefast.fleet.manifest import appearing, checked_name, file_name, read_manifest
 from tidefast.fleet.member import Member
 from tidefast.fleet.scribe import Scribe
@@ -186,15 +187,21 @@ class Fleet:
         """
         record: StepRecord | None = None
         try:
-            with self._lent(checked_name(name), begin=adapt) as (entry, adapter):
+            with (
+                DeferredInterrupts() as interrupts,
+                self._lent(checked_name(name), begin=adapt) as (entry, adapter),
+            ):
                 before, frozen = adapter.step, entry.frozen
                 if frozen or not adapt:
-                    return Taken(adapter.predict(images), before, None, frozen)
-                self._mark(entry)  # also when it fails: how far it got, only the method knows
+                    with interrupts.allowed():
+                        return Taken(adapter.predict(images), before, None, frozen)
                 try:
-                    logits = adapter(images)
+                    with interrupts.allowed():
+                        logits = adapter(images)
                 finally:
-                    record = adapter.last if adapter.step != before else None
+                    if adapter.step != before:  # also where it raises: one unusable batch too many is a step
+                        record = adapter.last
+                        self._mark(entry)
                 return Taken(logits, adapter.step, record, False)
         finally:
             if record is not None and self._callback is not None:
@@ -245,7 +252,7 @@ class Fleet:
                     finally:
                         seen, session = (adapter.step, adapter.last), adapter.leave()
                         if kept and (begin or not created):
-                            entry.seen, entry.session, entry.shared = seen, session, False
+                            entry.seen, entry.session = seen, session
                             with self._lock:
                                 self._order[name] = None
                                 self._order.move_to_end(name)
@@ -262,8 +269,7 @@ class Fleet:
     def _bring(self, entry: StreamEntry, adapter: Adapter) -> None:
         """Put the stream into the adapter, from memory, from disk, or as new."""
         if entry.session is not None:
-            adapter.enter(entry.session.copied() if entry.shared else entry.session)
-            entry.session, entry.shared = None, False
+            adapter.enter(entry.session)
         elif entry.file is not None:
             try:
                 adapter.load(entry.file)
@@ -290,7 +296,7 @@ class Fleet:
                     return  # all of them are busy: the next call tries again
             try:
                 self._store(entry)
-            except OSError as error:
+            except (OSError, MemoryError) as error:
                 self._disk_failed = time.monotonic()
                 _log.warning("idle streams stay in memory, the first cannot be written: %s", error)
             finally:
@@ -304,7 +310,7 @@ class Fleet:
                 folder.mkdir(exist_ok=True)
             self._scribe.write(entry.session, path)
             entry.file, entry.stored = path, entry.changed
-        entry.session, entry.shared = None, False
+        entry.session = None
         with self._lock:
             self._order.pop(entry.name, None)
 

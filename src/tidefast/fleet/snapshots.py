@@ -39,7 +39,6 @@ def _content(entry: StreamEntry, building: Path) -> Session | Path | None:
     if entry.written is not None and entry.written[0] == entry.changed and entry.written[1].is_file():
         return entry.written[1]
     if entry.session is not None:
-        entry.shared = True
         return entry.session
     if entry.file is not None:
         link(entry.file, building / file_name(entry.name))

@@ -38,6 +38,9 @@ class AccessControl:
         if scope["type"] == "http":
             wait = 0.0
             try:
+                if {b"content-length", b"transfer-encoding"} <= {name for name, _ in scope["headers"]}:
+                    send = _ending(send)  # where it ends is a matter of opinion, and what follows may be smuggled
+                    raise RefusedError("malformed", "a request has a Content-Length or a Transfer-Encoding, not both")
                 wait = self._check(scope)
                 if wait:
                     raise RefusedError("rate", "too many requests from this address: send slower")
@@ -74,6 +77,17 @@ class AccessControl:
         if scope["method"] not in _READING and site not in (b"same-origin", b"none"):
             raise RefusedError("foreign", "pages of another site may not change anything")
         return 0.0
+
+
+def _ending(send: Send) -> Send:
+    """Answers that are the last of their connection."""
+
+    async def last(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message["headers"], (b"connection", b"close")]}
+        await send(message)
+
+    return last
 
 
 def _hostname(host: str) -> str:

@@ -7,11 +7,11 @@ import functools
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from tidefast.serve.refused import RefusedError
+from tidefast.serve.threads import started_pool
 
 P = TypeVar("P")
 A = TypeVar("A")
@@ -65,7 +65,7 @@ class Batcher(Generic[P, A]):
         self._limit, self._stream_limit = queue, stream_queue
         self._queues: dict[str, _Queue[P, A]] = {}
         self._ready: deque[_Queue[P, A]] = deque()
-        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="tidefast-step")
+        self._pool = started_pool(workers, "tidefast-step")
         self._running = 0
         self._stopping = False
         self._idle = asyncio.Event()

@@ -9,7 +9,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,6 +28,7 @@ from tidefast.serve.limits import ByteBudget
 from tidefast.serve.refused import RefusedError
 from tidefast.serve.settings import Settings
 from tidefast.serve.snapshots import Snapshots
+from tidefast.serve.threads import started_pool
 from tidefast.serve.watch import ImageStatistics, Watch
 
 T = TypeVar("T")
@@ -147,8 +147,8 @@ class Service:
             queue=chosen.queue,
             stream_queue=chosen.stream_queue,
         )
-        self._decoders = ThreadPoolExecutor(2, thread_name_prefix="tidefast-decode")
-        self._hands = ThreadPoolExecutor(4, thread_name_prefix="tidefast-hand")
+        self._decoders = started_pool(2, "tidefast-decode")
+        self._hands = started_pool(4, "tidefast-hand")
         self._periodic = asyncio.create_task(self._snapshot_now_and_then())
         self.ready = True
 
@@ -180,10 +180,11 @@ class Service:
                 for name in error.names:
                     self._recover(name)
                 taken = self.snapshots.take(self.fleet, always=always)
-        except (OSError, MemoryError, UnreadableStreamError, LostStreamError) as error:
+        except Exception as error:  # whatever it is, such as no thread to be had: the next one may work
             self.snapshot_works = False
             self.watch.snapshot(time.perf_counter() - started, len(self.fleet), False)
-            _log.error("no snapshot could be taken: %s", error)
+            known = isinstance(error, (OSError, MemoryError, UnreadableStreamError, LostStreamError))
+            _log.error("no snapshot could be taken: %s", error, exc_info=not known)
             raise error if isinstance(error, OSError) else OSError(str(error)) from error
         self.snapshot_works = True
         unreadable = self.snapshots.unreadable
@@ -341,7 +342,7 @@ class Service:
     def _remember(self, name: str) -> None:
         """Write down that a stream has begun, before anybody is told; one that cannot be written has not begun."""
         try:
-            self.snapshots.begin(name)
+            self.snapshots.begin(self.fleet, name)
         except OSError as error:
             with contextlib.suppress(KeyError):
                 self.fleet.drop(name)

@@ -20,6 +20,7 @@ from tidefast.fleet import Fleet
 from tidefast.fleet.manifest import MANIFEST, checked_name, read_manifest
 from tidefast.serve.hold import FolderHold
 
+_SHORT = 1000  # lines of a journal that nobody minds
 _NUMBERED = re.compile(r"\d{6,12}")
 _log = logging.getLogger("tidefast.serve")
 
@@ -63,9 +64,13 @@ class Journal:
             write_atomically(self._path, b"".join(lines))
             self._torn, self._lines = False, len(lines)
 
-    def is_long(self) -> bool:
-        """Whether most of its lines are of streams that were dropped, or begun again, since."""
-        return self._lines > 1000 + 2 * (len(self.names) + len(self.dropped))
+    def is_long(self, oldest: int) -> bool:
+        """Whether most of its lines say nothing any more, as long as snapshot `oldest` is the first that is there."""
+        if self._lines <= _SHORT:
+            return False
+        with self._lock:
+            lasting = len(self.names) + sum(last >= oldest for last in self.dropped.values())
+        return self._lines > _SHORT + 2 * lasting
 
     def begin(self, name: str) -> None:
         """A stream has begun; an OSError when that cannot be written."""
@@ -113,6 +118,7 @@ class Snapshots:
         shutil.rmtree(self.idle, ignore_errors=True)
         self.journal = Journal(folder / "journal.jsonl")
         self._taking = threading.Lock()
+        self._naming = threading.Lock()  # the journal and the fleet name the same streams while nobody holds it
         self._changes = -1
         self.unreadable: list[int] = []
         """Snapshots that were passed over at the start, because the lists of their streams are damaged."""
@@ -203,24 +209,29 @@ class Snapshots:
             self._changes = changes
             for old in self.numbers()[: -self.keep]:
                 shutil.rmtree(self.path(old), ignore_errors=True)
-            if self.journal.is_long():
-                self.journal.compact(self.numbers()[0])
+            oldest = self.numbers()[0]
+            if self.journal.is_long(oldest):
+                self.journal.compact(oldest)
             return number, streams
 
-    def begin(self, name: str) -> None:
-        """Write down that a stream has begun; an OSError when that cannot be done."""
-        if name not in self.journal.names:
-            self._ensure_folder()
-            self.journal.begin(name)
+    def begin(self, fleet: Fleet, name: str) -> None:
+        """Write down that a stream has begun, unless it was dropped meanwhile; an OSError when that cannot be done."""
+        if name in self.journal.names:
+            return
+        with self._naming:
+            if name in fleet:
+                self._ensure_folder()
+                self.journal.begin(name)
 
     def drop(self, fleet: Fleet, name: str) -> None:
         """Drop a stream, for good: no snapshot brings it back at a restart."""
         with self._taking:  # so that "the last snapshot before" is the truth
             if name not in fleet:
                 raise KeyError(f"there is no stream {name!r}")
-            self._ensure_folder()
-            self.journal.drop(name, self._last())
-            fleet.drop(name)
+            with self._naming:
+                self._ensure_folder()
+                self.journal.drop(name, self._last())
+                fleet.drop(name)
 
     def find(self, name: str) -> Path | None:
         """The snapshot of that name, if it is there."""
