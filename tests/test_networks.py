@@ -212,10 +212,11 @@ class Counting(nn.Module):
         return self.net(images)
 
 
+@pytest.mark.parametrize("method", ["tent", "memo:views=2"])
 @pytest.mark.parametrize("how", ["counter", "mean", "plain"])
-def test_a_forward_that_writes_into_a_buffer_is_refused_and_the_callers_stays(how):
+def test_a_forward_that_writes_into_a_buffer_is_refused_and_the_callers_stays(how, method):
     model = Counting(how).eval()
-    adapter = tidefast.adapt(model, "tent", reset="asr")
+    adapter = tidefast.adapt(model, method, reset="asr")
     images = torch.rand(8, 3, 8, 8)
     for use in (adapter, adapter.predict):
         with pytest.raises(ValueError, match=f"forward writes into {how}: .* only where self.training is true"):

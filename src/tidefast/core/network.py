@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeAlias, cast
 
 import torch
@@ -47,12 +47,19 @@ class Network:
         self.dtype, self.device = reference.dtype, reference.device
 
     def __call__(self, images: Tensor) -> Tensor:
+        return self._run(self.model, images)
+
+    def with_weights(self, weights: Mapping[str, Tensor], images: Tensor) -> Tensor:
+        """Logits with other tensors in place of parameters, by name; gradients reach those."""
+        return self._run(partial(torch.func.functional_call, self.module, dict(weights)), images)
+
+    def _run(self, forward: Callable[[Tensor], Any], images: Tensor) -> Tensor:
         if self.channels_last and images.dim() == 4:
             images = images.contiguous(memory_format=torch.channels_last)
         if torch.is_autocast_enabled(images.device.type):
             torch.clear_autocast_cache()  # it holds copies of parameters that may have changed since
         versions = [copied._version for _, copied, _ in self._copies]
-        output = self.model(images)
+        output = forward(images)
         if versions != [copied._version for _, copied, _ in self._copies]:
             self._refuse_writing(versions)
         return logits_of(output)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from tidefast.augment.augmix import AugMix
 from tidefast.core import losses
 from tidefast.core.constraints import Count, CountOrZero, NonNegative, Share
-from tidefast.core.network import Network, logits_of
+from tidefast.core.network import Network
 from tidefast.core.normalization import Statistics
 from tidefast.core.state import State
 from tidefast.methods.about import About, Paper
@@ -85,7 +85,7 @@ class MEMO(Source):
         generator = torch.Generator().manual_seed(zlib.crc32(pixels, self.seed))
         views = AugMix(self.views, self.crop)(image, generator)
         with torch.enable_grad():
-            loss = losses.marginal_entropy(_logits(network, weights, views))
+            loss = losses.marginal_entropy(network.with_weights(weights, views))
             gradients = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
         rate = (1.0 + self.momentum) * self.lr
         with torch.no_grad():
@@ -93,13 +93,7 @@ class MEMO(Source):
                 name: weight if gradient is None else weight - rate * gradient
                 for (name, weight), gradient in zip(weights.items(), gradients, strict=True)
             }
-            return _logits(network, moved, image[None])
+            return network.with_weights(moved, image[None])
 
     def passes(self, selected: float) -> tuple[float, float]:
         return self.views + 1.0, float(self.views)
-
-
-def _logits(network: Network, weights: Mapping[str, Tensor], images: Tensor) -> Tensor:
-    if network.channels_last:
-        images = images.contiguous(memory_format=torch.channels_last)
-    return logits_of(torch.func.functional_call(network.module, dict(weights), (images,)))

@@ -80,7 +80,9 @@ class Guard(Reset):
     def prepare(self, network: Network, source: SourceData) -> dict[str, Tensor]:
         canaries = _drawn(source, self.canaries)
         answers = [
-            torch.cat([network.source_logits(part, running_statistics=True).argmax(1) for part in torch.split(side, 64)])
+            torch.cat(
+                [network.source_logits(part, running_statistics=True).argmax(1) for part in torch.split(side, 64)]
+            )
             for side in _sides(canaries)
         ]
         return {CANARIES: canaries, ANSWERS: torch.stack(answers)}
