@@ -620,7 +620,7 @@ def run(stream: Seekable, **options: object) -> History:
 
 
 def test_the_smallest_batches_adapt_and_trigger_once_each():
-    history = run(make("in-c-recurring-mini", BUNDLED, batch=2, steps=20))
+    history = run(make("in-c-recurring-mini", BUNDLED, batch=2, steps=20), gather=1)
     assert all(record.concentration is not None and record.skipped is None for record in history)
     assert any(record.reset_fraction > 0 for record in history)
 

@@ -69,7 +69,7 @@ class Client:
 
     def add(self, answer: Answer) -> None:
         said = answer.said
-        assert (said["stream"], said["step"], said["adapted"]) == (self.stream, len(self.steps) + 1, True)
+        assert (said["stream"], said["step"]) == (self.stream, len(self.steps) + 1)
         assert said["batch"] == {"size": len(answer.levels), "offset": 0}
         self.steps.append(Step(said["step"], answer.levels, answer.logits))
 

@@ -49,8 +49,10 @@ class Adapter(Holder):
         published choice for ImageNet.
     num_classes: inferred from the first batch when left out.
     source: source data, for methods that need any: a loader, tensors, or a file saved by `tidefast.prepare`.
-    seed: of the method's randomness; step k draws the same numbers whatever came before.
-    window: batches of one are gathered, images of one size; every `window` of them make one adaptation step.
+    seed: of the method's randomness, 0 when left out; step k draws the same numbers whatever came before.
+    gather, window: batches of fewer than `gather` images, if statistics are the batch's, are answered in the company of
+        the latest such ones, and every `window` of them, of one size, make one adaptation step; a larger batch is a
+        step of its own. Where images do not meet in statistics, only single ones are gathered.
     nonfinite_limit, on_nonfinite: after so many unusable batches in a row, return to the source or raise.
     callbacks: called with (adapter, record) after every adapting call; the step is done by then, and stays done when
         one of them raises.
@@ -77,13 +79,15 @@ class Adapter(Holder):
         optimizer: Given | OptimizerFactory | None = None,
         num_classes: int | None = None,
         source: SourceInput | None = None,
-        seed: int = 0,
+        seed: int | None = None,
         window: int = 16,
+        gather: int = 4,
         nonfinite_limit: int = 10,
         on_nonfinite: Literal["reset", "raise"] = "reset",
         callbacks: Iterable[Callback] = (),
     ) -> None:
         require_count("window", window)
+        require_count("gather", gather)
         require_count("nonfinite_limit", nonfinite_limit)
         require_choice("on_nonfinite", on_nonfinite, ("reset", "raise"))
         if num_classes is not None:
@@ -97,7 +101,7 @@ class Adapter(Holder):
         self._policies = {**({} if own is None else {"own_reset": own}), "reset": self.policy}
         self.measures = {name: what for policy in self._policies.values() for name, what in policy.measures.items()}
         """What a record's `measurements` may hold, by name: the method's own reset rule's and the policy's."""
-        self.callbacks, self.window = list(callbacks), window
+        self.callbacks, self.window, self.gather = list(callbacks), window, gather
         self.nonfinite_limit, self.on_nonfinite = nonfinite_limit, on_nonfinite
         network = configured(model, self.method, self.policy)
         self.preparation = constants_for(network, self.method, self.policy, source)
@@ -146,23 +150,30 @@ class Adapter(Holder):
         return logits
 
     def _answer(self, images: Tensor, session: Session) -> Tensor:
-        return answering.answer(self.method, self.network, images, session, self.window)
+        coupled = len(images) < self.gather and self.network.statistics.needs_batch
+        return answering.answer(self.method, self.network, images, session, self.window if coupled else 0)
 
     def _take(self, images: Tensor, draft: Session) -> tuple[Tensor, StepRecord]:
-        if len(images) == 1 and all_finite(images) and (len(self.network.arena) or self.network.statistics.needs_batch):
+        coupled = self.network.statistics.needs_batch
+        lone = len(images) == 1 and len(self.network.arena) > 0
+        if len(images) < self.gather and (coupled or lone) and all_finite(images):
             return self._gather(images, draft)
         return self._adapt_or_refuse(images, draft)
 
-    def _gather(self, image: Tensor, draft: Session) -> tuple[Tensor, StepRecord]:
-        """One image: it is answered in the company of those before it, and every `window` of them make a step."""
-        recent = answering.joined(draft.recent, image, self.window)
-        if draft.fresh + 1 >= self.window:
-            draft.recent, draft.fresh = recent, 0
+    def _gather(self, images: Tensor, draft: Session) -> tuple[Tensor, StepRecord]:
+        """Few images: they are answered in the company of those before, and every `window` of them make a step."""
+        if draft.recent is None and len(images) > 1:  # without company they are what there is
+            draft.recent = images.clone()
+            return self._adapt_or_refuse(images, draft)
+        fresh = draft.fresh + len(images)
+        recent = answering.joined(draft.recent, images, max(self.window, fresh))
+        if fresh >= self.window:
+            draft.recent, draft.fresh = recent[-self.window :], 0
             logits, record = self._adapt_or_refuse(recent, draft)
-            return logits[-1:], record
-        logits = self._answer(image, draft)
-        draft.recent, draft.fresh = recent, draft.fresh + 1
-        return logits, StepRecord(draft.step, skipped=f"window holds {draft.fresh} of {self.window} images")
+            return logits[-len(images) :], record
+        logits = self._answer(images, draft)
+        draft.recent, draft.fresh = recent, fresh
+        return logits, StepRecord(draft.step, skipped=f"window holds {fresh} of {self.window} images")
 
     def _adapt_or_refuse(self, images: Tensor, draft: Session) -> tuple[Tensor, StepRecord]:
         try:

@@ -68,6 +68,7 @@ def options_of(experiment: Experiment, stream: streams.Seekable) -> dict[str, An
         "source": _source(experiment, stream) if method.takes_source or policy.takes_source else None,
         "seed": experiment.seed,
         "window": experiment.window,
+        "gather": experiment.gather,
     }
 
 

@@ -29,7 +29,7 @@ class Experiment(Constrained):
     Parts are names, `name:key=value` or mappings `{name: ..., key: value}`; see `tidefast list`. A name may also be
     `module:Class` or `module:function`. `optimizer` is a class of torch.optim in small letters; left out, the method's
     published choice.
-    `steps`, `batch`: left out, the whole stream, in batches of its protocol. `window`: see `Adapter`.
+    `steps`, `batch`: left out, the whole stream, in batches of its protocol. `window`, `gather`: see `Adapter`.
     `source`: for methods that need source images, the path of a `tidefast.prepare` file or of a data set; left out,
     `source_images` clean images of the stream's own set.
 
@@ -47,6 +47,7 @@ class Experiment(Constrained):
     steps: Count | None = None
     batch: Count | None = None
     window: Count = 16
+    gather: Count = 4
     source: str | None = None
     source_images: Count = SOURCE_IMAGES
 

@@ -50,6 +50,11 @@ _SCHEMA = pa.schema(
         ("skipped", pa.string()),
         ("predicted", _COUNTS),
         ("labels", _COUNTS),
+        ("likelihood_loss", pa.float64()),
+        ("brier_score", pa.float64()),
+        ("bin_images", _COUNTS),
+        ("bin_correct", _COUNTS),
+        ("bin_confidence", pa.list_(pa.float64())),
         ("spans", pa.list_(_SPAN)),
         ("seconds", pa.float64()),
     ]
@@ -79,6 +84,8 @@ class LedgerRow:
     """How often each class was predicted."""
     labels: list[int]
     """How often each class was there."""
+    reliability: Mapping[str, Any]
+    """What is kept of the probabilities of its answers; see `calibration`. Runs of before do not have it."""
     spans: list[dict[str, Any]]
     seconds: float
 
@@ -134,7 +141,7 @@ class Ledger:
         if not self._rows:
             return
         (self.folder / SEGMENTS).mkdir(exist_ok=True)
-        rows = [{**vars(row), **row.measurements} for row in self._rows]
+        rows = [{**vars(row), **row.measurements, **row.reliability} for row in self._rows]
         table = pa.Table.from_pylist(rows, schema=self._schema)
         data = _bytes(table)
         write_atomically(self.folder / SEGMENTS / f"steps-{self._rows[-1].step:010d}-{digest(data)}.parquet", data)

@@ -446,6 +446,7 @@ def summary(run: Run, *, predictions: bool = True) -> dict[str, Any]:
                 "magnitude": abs(r),
                 "sign": None if math.isnan(r) else int(np.sign(r)),
             },
+            "calibration": None if (reliability := run.reliability) is None else reliability.summary(),
             "predictions": _histogram(run) if predictions else None,
             "nonfinite": int(np.sum(steps["nonfinite"])),
             "seconds_per_batch": seconds_per_batch(run.seconds),

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidefast.bench import metrics
+from tidefast.bench.calibration import Reliability
 from tidefast.bench.experiment import Experiment
 from tidefast.bench.ledger import SPANS, STEPS, TIMING, Ledger, expected_digest, sound_bytes
 from tidefast.core.measurement import Measurement
@@ -123,6 +124,15 @@ class Run:
         return metrics.smooth_accuracy(self.steps["correct"], self.steps["images"], window)
 
     @property
+    def reliability(self) -> Reliability | None:
+        """What its answers were worth as probabilities; None of a run of before that was kept."""
+        images, correct, confidence = (self.steps[f"bin_{name}"] for name in ("images", "correct", "confidence"))
+        if not images.sum():
+            return None
+        loss, brier = (float(np.nansum(self.steps[name])) for name in ("likelihood_loss", "brier_score"))
+        return Reliability(images.sum(0), correct.sum(0), confidence.sum(0), loss, brier)
+
+    @property
     def reset_fraction(self) -> metrics.Floats:
         """For each batch the share of layers that were reset after it; 0 when none."""
         shares: metrics.Floats = np.nan_to_num(self.steps["reset_fraction"])
@@ -208,8 +218,10 @@ def read_json(path: Path, digest: str | None = None) -> dict[str, Any] | None:
 def _array(column: pa.ChunkedArray) -> Array:
     values = column.combine_chunks()
     if pa.types.is_list(values.type):
-        flat = values.flatten().to_numpy()
-        return np.asarray(flat.reshape(len(values), -1 if len(values) else 0))
+        known, flat = values.is_valid().to_numpy(zero_copy_only=False), values.flatten().to_numpy()
+        rows = np.zeros((len(values), len(flat) // max(1, known.sum())), flat.dtype)
+        rows[known] = flat.reshape(known.sum(), rows.shape[1])  # what older batches do not have is 0
+        return rows
     if pa.types.is_string(values.type):
         return np.array(values.to_pylist(), dtype=object)
     return np.asarray(values.to_numpy(zero_copy_only=False))

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from tidefast.adapter import Adapter
-from tidefast.bench import assembly, environment, metrics
+from tidefast.bench import assembly, calibration, environment, metrics
 from tidefast.bench.experiment import Experiment
 from tidefast.bench.ledger import DIGESTS, VARIANTS, Ledger, LedgerRow, digest
 from tidefast.bench.results import (
@@ -141,6 +141,7 @@ def _step(adapter: Adapter, batch: Batch) -> LedgerRow:
         skipped=record.skipped,
         predicted=torch.bincount(predicted, minlength=classes).tolist(),
         labels=torch.bincount(batch.labels, minlength=classes).tolist(),
+        reliability=calibration.kept_of(logits, batch.labels),
         spans=spans,
         seconds=seconds,
     )
@@ -245,6 +246,7 @@ def _tensorboard(folder: str | os.PathLike[str] | None) -> Iterator[Callable[[Le
 
 
 def _scalars(row: LedgerRow) -> dict[str, Any]:
-    own = {"accuracy": row.correct / row.images, "loss": row.loss, "selected": row.selected}
+    trust = {name: row.reliability[name] / row.images for name in ("likelihood_loss", "brier_score")}
+    own = {"accuracy": row.correct / row.images, **trust, "loss": row.loss, "selected": row.selected}
     measured = {name: value for name, value in row.measurements.items() if name not in VARIANTS}
     return {**own, "reset_fraction": row.reset_fraction, **measured}

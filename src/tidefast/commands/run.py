@@ -30,7 +30,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, help="of the stream and the method (default: 0)")
     parser.add_argument("--steps", type=int, help="batches (default: the whole stream)")
     parser.add_argument("--batch", type=int, help="images per batch (default: the stream's own, mostly 64)")
-    parser.add_argument("--window", type=int, help="with batches of one: images per adaptation step (default: 16)")
+    parser.add_argument("--window", type=int, help="images per step of batches that are gathered (default: 16)")
+    parser.add_argument("--gather", type=int, help="batches of fewer images are gathered (default: 4)")
     parser.add_argument(
         "--source", help="images or prepared file for methods that need source data (default: the stream's)"
     )
@@ -94,7 +95,7 @@ def _experiment(options: argparse.Namespace) -> Any:
         fields.update(content)
     parts = ("stream", "method", "reset", "model", "optimizer")
     try:
-        return Experiment.of(fields | given(options, *parts, "seed", "steps", "batch", "window", "source"))
+        return Experiment.of(fields | given(options, *parts, "seed", "steps", "batch", "window", "gather", "source"))
     except (TypeError, ValueError) as error:
         where = "" if options.file is None else f"{options.file}: "
         raise ValueError(f"{where}{error}") from error

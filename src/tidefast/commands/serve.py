@@ -22,14 +22,21 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--optimizer", help="of torch.optim, such as sgd:lr=1e-3 (default: the method's published choice)"
     )
-    parser.add_argument("--seed", type=int, help="of the method (default %(default)s)")
-    parser.add_argument("--window", type=int, help="single images per step (default %(default)s)")
+    parser.add_argument("--seed", type=int, help="of the method (default: 0, or the state's)")
+    parser.add_argument("--window", type=int, help="images per step of gathered ones (default %(default)s)")
+    parser.add_argument("--gather", type=int, help="batches of fewer images are gathered (default %(default)s)")
     parser.add_argument("--source", help="images or prepared file for methods that need source data")
     parser.add_argument("--labels", metavar="FILE", help="names of the classes, one on each line")
     parser.add_argument(
         "--side", type=int, nargs="+", metavar="N", help="height and width of images (default: the first that fit)"
     )
     parser.add_argument("--state", help="folder of the snapshots (default %(default)s)")
+    parser.add_argument(
+        "--resume",
+        choices=("same", "saved", "own"),
+        help="where the state has another learning rate or seed: refuse it, go on as saved, or with what is given here "
+        "(default %(default)s)",
+    )
     parser.add_argument(
         "--snapshot-every", type=float, metavar="S", help="seconds a kill may cost (default %(default)g)"
     )

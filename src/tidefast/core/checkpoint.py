@@ -72,6 +72,7 @@ def write(path: str | os.PathLike[str], session: Session, belongs: Mapping[str, 
         "fresh": session.fresh,
         "nonfinite": session.nonfinite,
         "optimizer": settings,
+        "began": optim.named({}, session.began)[1],
         "state": numbers,
     }
     snapshot.write(path, _KIND, tensors, content, durable=durable)
@@ -115,8 +116,10 @@ def _fitted(path: object, tensors: Mapping[str, Tensor], content: Mapping[str, A
     for owner, state in states.items():
         state.update(found[owner])
     step, seed, fresh, nonfinite = (int(content[name]) for name in ("step", "seed", "fresh", "nonfinite"))
-    state_of, group = optim.unnamed(moments, dict(content["optimizer"]), origin.group)
-    return Session(values, state_of, group, states, num_classes, step, seed, None, nonfinite, recent, fresh)
+    settings = dict(content["optimizer"])
+    state_of, group = optim.unnamed(moments, settings, origin.group)
+    _, began = optim.unnamed({}, dict(content.get("began", settings)), origin.group)  # older files have the latest only
+    return Session(values, state_of, group, began, states, num_classes, step, seed, None, nonfinite, recent, fresh)
 
 
 def _describe(configured: Any) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -16,8 +17,13 @@ from tidefast.core import checkpoint
 from tidefast.core.checkpoint import Origin
 from tidefast.core.network import Network
 from tidefast.core.record import StepRecord
+from tidefast.core.resumption import Resumption
 from tidefast.core.session import Session, cloned
 from tidefast.core.state import State, StateView
+from tidefast.core.validation import require_choice
+from tidefast.errors import SnapshotError
+
+_log = logging.getLogger("tidefast")
 
 
 class Holder(ABC):
@@ -32,13 +38,15 @@ class Holder(ABC):
 
     window: int
 
-    def __init__(self, network: Network, optimizer: torch.optim.Optimizer, num_classes: int | None, seed: int) -> None:
+    def __init__(
+        self, network: Network, optimizer: torch.optim.Optimizer, num_classes: int | None, seed: int | None
+    ) -> None:
         self.network, self.optimizer = network, optimizer
         self._values = network.arena.values
         self._initial_group = cloned(self._group())
-        self._declared_classes = num_classes
+        self._declared_classes, self._given_seed = num_classes, seed
         self._busy = False  # whether network and optimiser may be in another state than the session says
-        self.enter(self._new(seed))
+        self.enter(self._new(seed or 0))
 
     @abstractmethod
     def _declare(self, num_classes: int) -> dict[str, State]:
@@ -116,8 +124,38 @@ class Holder(ABC):
         self._recover()
         checkpoint.write(path, self._whole(), self._belongings(), durable=durable)
 
-    def load(self, path: str | os.PathLike[str]) -> None:
-        """Continue from a file that `save` wrote. It is checked whole first: on an error nothing has changed."""
+    def load(self, path: str | os.PathLike[str], *, settings: Resumption = "same") -> bool:
+        """Continue from a file that `save` wrote. It is checked whole first: on an error nothing has changed.
+
+        settings: where the file was saved with another learning rate (or other settings of the optimiser), or another
+        seed than was given here, "same" refuses it, "saved" goes on as it was, "own" with what was given here; the log
+        says which. A seed that was not given is always the file's. Returns whether anything goes on with another
+        setting than it was saved with.
+        """
+        require_choice("settings", settings, ("same", "saved", "own"))
+        session = self._read(path)
+        seed = session.seed if self._given_seed is None else self._given_seed
+        theirs, ours = {**session.began, "seed": session.seed}, {**self._initial_group, "seed": seed}
+        differing = [name for name, value in ours.items() if theirs[name] != value]
+        if differing:
+            what = ", ".join(f"{name}={theirs[name]!r} (here {ours[name]!r})" for name in differing)
+            if settings == "same":
+                raise SnapshotError(
+                    f"{path} was saved with {what}: load it with settings='saved' to go on with that, or 'own' to go "
+                    "on with what is given here"
+                )
+            _log.warning("%s was saved with %s: it goes on with its %s", path, what, settings)
+            if settings == "own":
+                session.seed, session.began = seed, cloned(self._initial_group)
+                session.group |= {name: session.began[name] for name in differing if name != "seed"}
+        self.enter(session)
+        return bool(differing) and settings == "own"
+
+    def reopen(self, path: str | os.PathLike[str]) -> None:
+        """Continue from a file just as it is, whatever was given here; for those who wrote it themselves."""
+        self.enter(self._read(path))
+
+    def _read(self, path: str | os.PathLike[str]) -> Session:
         origin = Origin(
             self._belongings(), self.network.arena.parameter, self._initial_group, self.num_classes, self._declare
         )
@@ -125,7 +163,7 @@ class Holder(ABC):
         if session.num_classes is None:  # saved before the first batch told
             new = self._new(session.seed)
             session.num_classes, session.states = new.num_classes, new.states
-        self.enter(session)
+        return session
 
     def leave(self) -> Session:
         """Take everything out that belongs to the stream seen so far; the adapter is then as new.
@@ -200,6 +238,7 @@ class Holder(ABC):
             values=self.network.arena.source,
             moments={},
             group=cloned(self._initial_group),
+            began=cloned(self._initial_group),
             states={} if classes is None else self._declare(classes),
             num_classes=classes,
             step=0,

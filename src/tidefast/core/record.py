@@ -53,6 +53,11 @@ class StepRecord:
         for name in STANDARD:
             object.__setattr__(self, name, self.measurements.get(name))
 
+    @property
+    def adapted(self) -> bool:
+        """Whether images of this call, or gathered before it, contributed to a change of parameters or state."""
+        return self.skipped is None and self.selected > 0
+
     def as_dict(self) -> dict[str, Any]:
         """The fields as plain numbers, for a log line or a table."""
         return asdict(self)

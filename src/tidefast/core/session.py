@@ -23,6 +23,8 @@ class Session:
     """The optimiser's."""
     group: dict[str, Any]
     """The optimiser's settings."""
+    began: dict[str, Any]
+    """The optimiser's settings at the beginning of the stream: what its adapter was given."""
     states: dict[str, State]
     num_classes: int | None
     step: int
@@ -31,7 +33,7 @@ class Session:
     nonfinite: int
     """Unusable batches in a row."""
     recent: Tensor | None
-    """The latest images that came one by one, oldest first."""
+    """The latest images that came in ones and twos, oldest first."""
     fresh: int
     """How many of them no step has used yet."""
 

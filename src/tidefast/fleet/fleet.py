@@ -21,8 +21,9 @@ from torch import Tensor, nn
 
 from tidefast.adapter import Adapter
 from tidefast.core.record import StepRecord
+from tidefast.core.resumption import Resumption
 from tidefast.core.specification import Given
-from tidefast.core.validation import require_count
+from tidefast.core.validation import require_choice, require_count
 from tidefast.errors import LostStreamError, SnapshotError, UnreadableStreamError
 from tidefast.fleet import snapshots
 from tidefast.fleet.entry import StreamEntry, Taken
@@ -70,7 +71,7 @@ class Fleet:
         resident: int = 1024,
         workers: int | None = None,
         callback: Callable[[str, StepRecord], None] | None = None,
-        seed: int = 0,
+        seed: int | None = None,
         **options: Any,
     ) -> None:
         require_count("resident", resident)
@@ -78,11 +79,11 @@ class Fleet:
         require_count("workers", self.workers)
         if "callbacks" in options:
             raise TypeError("a fleet has one callback, called with (name, record): pass callback=")
-        self.resident, self.seed, self._callback = resident, seed, callback
-        first = Adapter(model, method, reset=reset, **options)
+        self.resident, self.seed, self._callback = resident, seed or 0, callback
+        first = Adapter(model, method, reset=reset, seed=seed, **options)
         self.method, self.policy, self.window = first.method, first.policy, first.window
         self.measures = first.measures
-        again: dict[str, Any] = {**options, "objective": None, "reset": first.policy}
+        again: dict[str, Any] = {**options, "objective": None, "reset": first.policy, "seed": seed}
         if options.get("source") is not None:
             again["source"] = first.preparation  # computed once, shared by all
         self._pool = Workers(functools.partial(Adapter, model, first.method, **again), self.workers)
@@ -99,6 +100,7 @@ class Fleet:
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self._shelf = self._new_shelf()
         self._disk_failed = -_PATIENCE
+        self._settings: Resumption = "same"  # of what the streams were restored with, for those that are rolled back
 
     # -- streams ----------------------------------------------------------------------------------------------
 
@@ -272,7 +274,7 @@ class Fleet:
             adapter.enter(entry.session)
         elif entry.file is not None:
             try:
-                adapter.load(entry.file)
+                adapter.reopen(entry.file)
             except (SnapshotError, FileNotFoundError) as error:
                 raise LostStreamError(f"stream {entry.name!r}: {error}", (entry.name,)) from error
             except (OSError, MemoryError) as error:
@@ -350,25 +352,28 @@ class Fleet:
         folder: str | os.PathLike[str],
         *older: str | os.PathLike[str],
         on_damage: Callable[[str, str], None] | None = None,
+        settings: Resumption = "same",
     ) -> list[str]:
         """Go on from a snapshot: its streams take the place of all that are here. Returns their names.
 
         Every file is read and checked first; after an error nothing has changed. With `on_damage`, a stream whose file
         is damaged goes on from the first of the `older` snapshots that has it whole, or else begins anew; `on_damage`
-        is called with its name and what was wrong. A snapshot of another model, method or policy is always an error.
+        is called with its name and what was wrong. A snapshot of another model, method or policy is always an error,
+        and `settings` says what becomes of one with another learning rate or seed, as in `Adapter.load`.
         """
+        require_choice("settings", settings, ("same", "saved", "own"))
         folders = [Path(folder), *map(Path, older)]
         shelf = self._new_shelf()
         try:
             entries = {
-                name: snapshots.revived(name, about, folders, shelf, self._scribe, on_damage)
+                name: snapshots.revived(name, about, folders, shelf, self._scribe, on_damage, settings)
                 for name, about in read_manifest(folders[0]).items()
             }
         except BaseException:
             shutil.rmtree(shelf, ignore_errors=True)
             raise
         with self._gate.closed(), self._lock:
-            self._entries, former, self._shelf = entries, self._shelf, shelf
+            self._entries, former, self._shelf, self._settings = entries, self._shelf, shelf, settings
             self._order.clear()
             self.changes += 1
         shutil.rmtree(former, ignore_errors=True)
@@ -381,5 +386,5 @@ class Fleet:
             raise KeyError(f"the snapshot {Path(folder).name} has no stream {name!r}")
         with self._lent(name, begin=True, blank=True) as (entry, adapter):
             if about["file"] is not None:
-                adapter.load(Path(folder) / about["file"])
+                adapter.load(Path(folder) / about["file"], settings=self._settings)
             self._mark(entry)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from tidefast.adapter import Adapter
 from tidefast.core.record import StepRecord
+from tidefast.core.resumption import Resumption
 
 if TYPE_CHECKING:
     from tidefast.fleet.fleet import Fleet
@@ -46,11 +47,12 @@ class Member(Adapter):
         with self.fleet._lent(self.name, begin=False) as (_, adapter):
             adapter.save(path, durable=durable)
 
-    def load(self, path: str | os.PathLike[str]) -> None:
+    def load(self, path: str | os.PathLike[str], *, settings: Resumption = "same") -> bool:
         """As `Adapter.load`."""
         with self.fleet._lent(self.name, begin=True, blank=True) as (entry, adapter):
-            adapter.load(path)
+            replaced = adapter.load(path, settings=settings)
             self.fleet._mark(entry)
+            return replaced
 
     @property
     def model(self) -> nn.Module:

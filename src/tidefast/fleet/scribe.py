@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 from tidefast.adapter import Adapter
+from tidefast.core.resumption import Resumption
 from tidefast.core.session import Session
 
 
@@ -24,11 +25,14 @@ class Scribe:
             finally:
                 self._adapter.reset()
 
-    def step_in(self, path: Path) -> int:
-        """How many steps the stream in a file has taken, after checking all of the file."""
+    def take_over(self, path: Path, target: Path, settings: Resumption) -> tuple[int, bool]:
+        """How many steps the stream in a file has taken, after checking all of the file, and whether it goes on with
+        other settings than it was saved with: then it is at `target`, with these."""
         with self._lock:
             try:
-                self._adapter.load(path)
-                return self._adapter.step
+                replaced = self._adapter.load(path, settings=settings)
+                if replaced:
+                    self._adapter.save(target, durable=False)
+                return self._adapter.step, replaced
             finally:
                 self._adapter.reset()

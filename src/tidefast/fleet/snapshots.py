@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tidefast.core import snapshot
+from tidefast.core.resumption import Resumption
 from tidefast.core.session import Session
 from tidefast.errors import SnapshotError
 from tidefast.fleet.entry import StreamEntry
@@ -82,6 +83,7 @@ def revived(
     shelf: Path,
     scribe: Scribe,
     on_damage: Callable[[str, str], None] | None,
+    settings: Resumption = "same",
 ) -> StreamEntry:
     """A stream from the first of the snapshots that has it whole, on the shelf; see `Fleet.restore`."""
     entry = StreamEntry(name, frozen=about["frozen"])
@@ -91,15 +93,16 @@ def revived(
         if i > 0 and not path.exists():
             continue
         try:
-            step = scribe.step_in(path)
+            step, replaced = scribe.take_over(path, shelf / path.name, settings)
         except (SnapshotError, FileNotFoundError) as error:
             if on_damage is None or _is_whole(path):
                 raise SnapshotError(f"stream {name!r}: {error}") from error
             on_damage(name, str(error))
             continue
-        entry.file, entry.stored, entry.written = shelf / path.name, 0, (0, path)
-        entry.seen = (step, None)
-        link(path, entry.file)
+        entry.file, entry.stored, entry.seen = shelf / path.name, 0, (step, None)
+        if not replaced:
+            link(path, entry.file)
+            entry.written = 0, path
         break
     return entry
 

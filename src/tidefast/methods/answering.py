@@ -32,16 +32,16 @@ def run(
     return result
 
 
-def joined(recent: Tensor | None, image: Tensor, window: int) -> Tensor:
-    """The latest images that came one by one, with one more: at most `window` of them, in memory of their own."""
+def joined(recent: Tensor | None, images: Tensor, most: int) -> Tensor:
+    """The latest images that came in ones and twos, with the next: at most `most` of them, in memory of their own."""
     if recent is None:
-        return image.clone()
-    if recent.shape[1:] != image.shape[1:]:
+        return images.clone()
+    if recent.shape[1:] != images.shape[1:]:
         raise ValueError(
-            f"single images are gathered into batches and must have one size: those before have the shape "
-            f"{tuple(recent.shape[1:])}, this one has {tuple(image.shape[1:])}; resize them, or give batches"
+            "single images, and others in small batches, are gathered and must have one size: those before have the "
+            f"shape {tuple(recent.shape[1:])}, this one has {tuple(images.shape[1:])}; resize them, or give batches"
         )
-    return torch.cat([recent, image])[-window:]
+    return torch.cat([recent, images])[-most:]
 
 
 def _state(method: Method, network: Network, images: Tensor, session: Session) -> State:
@@ -53,12 +53,11 @@ def _state(method: Method, network: Network, images: Tensor, session: Session) -
 
 
 @torch.no_grad()
-def answer(method: Method, network: Network, images: Tensor, session: Session, window: int) -> Tensor:
+def answer(method: Method, network: Network, images: Tensor, session: Session, company: int) -> Tensor:
     """Finite logits for any images, from the session as it is; unusable pixels count as 0, and a row that stays
-    unusable gets equal logits. A single image is answered in the company of the latest that came one by one."""
+    unusable gets equal logits. With `company` they are answered among the latest that were gathered, so many in all."""
     if not all_finite(images):
         images = torch.where(torch.isfinite(images), images, 0.0)
-    company = session.recent if len(images) == 1 and network.statistics.needs_batch else None
-    asked = images if company is None else joined(company, images, window)
+    asked = joined(session.recent, images, max(company, len(images))) if company else images
     logits = method.output(run(method, method.predict, network, asked, session))[-len(images) :]
     return logits if all_finite(logits) else torch.where(torch.isfinite(logits).all(1, keepdim=True), logits, 0.0)

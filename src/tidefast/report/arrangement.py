@@ -15,7 +15,7 @@ from tidefast.bench import Experiment, metrics, protocols
 from tidefast.core.specification import Specification
 from tidefast.errors import FolderError
 
-_SETTINGS = ("model", "optimizer", "batch", "window", "source", "source_images")
+_SETTINGS = ("model", "optimizer", "batch", "window", "gather", "source", "source_images")
 _FIRST = {"source": 0, "batchnorm": 1}
 _RESETS = {"never": 0, "periodic": 1, "asr": 3}
 _PAUSES = (0.05, 0.1, 0.2)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from tidefast.bench.calibration import BINS
 from tidefast.bench.metrics import (
     INDEPENDENT,
     SHIFT,
@@ -34,7 +36,7 @@ class Comparison:
 
     def sheets(self) -> list[Sheet]:
         """All tables that have something to say."""
-        sheets = [self.accuracy(), self.gains(), self.resets(), *self.visits(), self.signs()]
+        sheets = [self.accuracy(), self.gains(), self.calibration(), self.resets(), *self.visits(), self.signs()]
         return [sheet for sheet in sheets if sheet.rows]
 
     def values(
@@ -93,6 +95,26 @@ class Comparison:
             f"{over} and over blocks of {INDEPENDENT} batches or more within each; of one stream it is about that one."
         )
         return replace(sheet, notes=(note,))
+
+    def calibration(self) -> Sheet:
+        """What answers are worth as probabilities."""
+        columns = ("stream", "calibration error, %", "log likelihood loss", "Brier score", "confidence, %")
+        measures = (("ece", 100.0, 1), ("nll", 1.0, 3), ("brier", 1.0, 3), ("mean_confidence", 100.0, 1))
+        notes = (
+            "Calibration error (ECE): how far the probability of an answer and its accuracy are apart, over "
+            f"{BINS} bins. Log likelihood loss: of the true class, in nats. Brier score: from 0 to 2. All: less is "
+            "better. Confidence above the accuracy: too sure. Means over the runs of a cell.",
+        )
+
+        def cells(row: ContestantKey, column: ColumnKey) -> list[Cell]:
+            if not self.values(row, column, functools.partial(_calibration, "ece", 1.0)):
+                return []
+            return [
+                self._typical(row, column, functools.partial(_calibration, name, scale), decimals)
+                for name, scale, decimals in measures
+            ]
+
+        return Sheet("calibration", "Calibration", "contestant", columns, tuple(self._by_stream(cells)), notes)
 
     def resets(self) -> Sheet:
         """How often, how deep and with what effect contestants were reset."""
@@ -318,6 +340,11 @@ def mean(values: Iterable[float], strict: bool = False) -> float:
 
 def _nan_mean(table: Floats) -> Floats:
     return np.array([mean(table[:, at]) for at in range(table.shape[1])])
+
+
+def _calibration(name: str, scale: float, entry: Entry) -> float:
+    """nan of a run of before it was measured."""
+    return _number((entry.summary.get("calibration") or {}).get(name), scale)
 
 
 def _number(value: float | None, scale: float) -> float:

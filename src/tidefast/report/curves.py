@@ -135,6 +135,46 @@ def depth(content: ReportData, plots: Plots) -> list[Markup]:
     return panels
 
 
+def reliability(content: ReportData, plots: Plots, prefix: str = "") -> list[Markup]:
+    """For each contestant: the accuracy of its answers against the confidence that they were given with."""
+    panels, axes = [], Axes((0.0, 1.0), (0.0, 1.0))
+    ticks = [(tick, f"{100 * tick:.0f} %") for tick in (0.0, 0.5, 1.0)]
+    for history in content.started:
+        kept = history.reliability
+        if kept is None:
+            continue
+        some = kept.images > 0
+        images, confidence = kept.images[some], kept.confidence[some] / kept.images[some]
+        share = kept.correct[some] / images
+        name = f"reliability-{prefix}{history.key}"
+        plots[name] = {
+            "x": _plain(1 + 100 * confidence),
+            "titles": [f"confidence {100 * sure:.1f} %" for sure in confidence],
+            "series": [
+                _series(content, history, "accuracy", share, "percent"),
+                {"label": "share of the answers", "slot": "ink", "unit": "percent", "y": _plain(images / kept.total)},
+            ],
+            "domains": [],
+            "total": 101,
+        }
+        error = f"calibration error {100 * kept.error:.1f} %"
+        marks = [
+            axes.line([0.0, 1.0], np.array([0.0, 1.0]), class_="chance"),
+            axes.stems(confidence, images / kept.total, class_="stems faint"),
+            axes.line(confidence, share, class_=f"line {slot(content, history)}"),
+        ]
+        plot = axes.frame(
+            marks,
+            name=name,
+            description=f"{history.label}: accuracy of its answers by their confidence; {error}.",
+            x_ticks=[(0.0, "confidence 0 %"), *ticks[1:]],
+            y_ticks=ticks,
+            height="middle",
+        )
+        panels.append(_panel(content, history, plot, f"{error}, confidence {100 * kept.mean_confidence:.1f} %"))
+    return panels
+
+
 def slot(content: ReportData, history: ContestantHistory) -> str:
     """The class that gives a contestant its colour and dashes."""
     return f"t{[other.key for other in content.histories].index(history.key) % 12}"

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from tidefast import bench
 from tidefast.bench import metrics
+from tidefast.bench.calibration import Reliability
 from tidefast.bench.metrics import Counts, Floats
 from tidefast.core.measurement import Measurement
 
@@ -41,6 +42,8 @@ class ContestantHistory:
     """What else the policy measures."""
     measurements: Mapping[str, Floats] = field(default_factory=dict)
     """By a name of `measures`; nan where it was not measured."""
+    reliability: Reliability | None = None
+    """What its answers are worth as probabilities, where that was kept."""
 
     def __post_init__(self) -> None:
         for name in ("count", "predicted", "labels", "domains", "reset_fraction", "concentration", "threshold"):
@@ -157,4 +160,5 @@ def history_of(run: bench.Run, key: str, label: str, details: bool = True) -> Co
         seconds=run.seconds if details else unknown,
         measures=measures,
         measurements={name: steps[name] for name in measures},
+        reliability=run.reliability,
     )

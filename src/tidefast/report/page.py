@@ -19,6 +19,12 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 
+RELIABILITY = (
+    "The accuracy of answers (coloured) against the probability that they were given with; faint strokes: their share "
+    "of all answers. On the dotted line a probability means what it says; below it the model is too sure of itself."
+)
+
+
 def render(content: ReportData) -> str:
     """The page as text."""
     plots: curves.Plots = {}
@@ -48,6 +54,7 @@ def render(content: ReportData) -> str:
             "takes more the further the concentration is above its threshold.",
             curves.depth(content, plots),
         ),
+        _grid_section("Confidence against accuracy", RELIABILITY, curves.reliability(content, plots)),
         _grid_section(
             "What was predicted",
             "The share of each class among the predictions, over time. Compare with the true labels: a "

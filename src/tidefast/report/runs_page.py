@@ -13,7 +13,7 @@ from tidefast.report import curves, formats
 from tidefast.report.arrangement import Arrangement, ColumnKey, ContestantKey, Entry, Repetition, patiently
 from tidefast.report.data import ContestantHistory, ReportData, history_of
 from tidefast.report.markup import Markup, element, join
-from tidefast.report.page import document, section
+from tidefast.report.page import RELIABILITY, document, section
 from tidefast.report.sheet import Sheet
 
 POINTS = 40_000
@@ -33,7 +33,7 @@ def render(title: str, arrangement: Arrangement, sheets: Sequence[Sheet]) -> str
     charts = section(
         "Accuracy over time",
         "Mean over a twenty-fifth of the stream around each batch. Dotted: chance. Under the curves, a stroke for each "
-        "reset. Point at a chart to read values; the buttons hide and show.",
+        f"reset. Point at a chart to read values; the buttons hide and show. Below, confidence: {RELIABILITY}",
         *figures,
     )
     return document(title, [], [*(section(sheet.title, "", formats.html(sheet)) for sheet in sheets), charts], plots)
@@ -58,9 +58,9 @@ def page_content(arrangement: Arrangement, part: ColumnRepetition, prefix: str =
 def _figure(arrangement: Arrangement, part: ColumnRepetition, prefix: str, points: int, plots: curves.Plots) -> Markup:
     told = page_content(arrangement, part, prefix)
     content: list[Markup] = [curves.accuracy(told, plots, f"accuracy-{prefix}", points)] if told.started else []
-    panels = curves.measurements(told, plots, points)
-    if panels:
-        content.append(element("div", join(panels), class_="grid"))
+    for panels in (curves.measurements(told, plots, points), curves.reliability(told, plots)):
+        if panels:
+            content.append(element("div", join(panels), class_="grid"))
     behind = [
         f"{history.label} {history.batches:,} of {history.total:,}"
         for history in told.histories

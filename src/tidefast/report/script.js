@@ -38,7 +38,7 @@
       const share = (data.x[current] - 1) / (total - 1);
       cursor.hidden = false;
       cursor.style.left = 100 * share + "%";
-      const rows = [node("b", "batch " + data.x[current].toLocaleString("en"))];
+      const rows = [node("b", data.titles ? data.titles[current] : "batch " + data.x[current].toLocaleString("en"))];
       if (data.domains[current]) rows.push(node("em", data.domains[current]));
       for (const one of data.series) {
         const value = one.y[current];

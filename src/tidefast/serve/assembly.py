@@ -50,6 +50,7 @@ def _options(settings: Settings) -> dict[str, Any]:
         "source": source,
         "seed": settings.seed,
         "window": settings.window,
+        "gather": settings.gather,
     }
 
 

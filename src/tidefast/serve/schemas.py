@@ -68,7 +68,7 @@ class Predictions(BaseModel):
     predictions: list[Prediction]
     logits: list[list[float]] | None = Field(default=None, description="With logits=true.")
     frozen: bool
-    adapted: bool
+    adapted: bool = Field(description="Whether images of this step changed the model.")
     lost: int = Field(default=0, description="Steps that the stream lost just before, with a damaged or missing file.")
 
 

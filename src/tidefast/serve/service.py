@@ -105,9 +105,12 @@ class Service:
 
     def _restore(self) -> None:
         try:
-            had = self.snapshots.restore(self.fleet)
+            had = self.snapshots.restore(self.fleet, self.settings.resume)
         except SnapshotError as error:
-            raise SnapshotError(f"{error}; give --state another folder, or start as this one was started") from error
+            raise SnapshotError(
+                f"{error}; give --state another folder, start as this one was started, or, where only a learning rate "
+                "or a seed differs, choose with --resume"
+            ) from error
         if self.snapshots.unreadable:
             self.watch.lost(None, 0, 0)
         for name in self.fleet:
@@ -261,7 +264,7 @@ class Service:
                     chosen[rows],
                     sure[rows],
                     taken.frozen,
-                    taken.record is not None,
+                    taken.record is not None and taken.record.adapted,
                     lost,
                 )
             )

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from annotated_types import Interval
 
 from tidefast.core.constraints import Constrained, Count, CountOrZero, NonNegative
+from tidefast.core.resumption import Resumption
 
 TOKEN_LENGTH = 16
 Seconds = Annotated[float, Interval(gt=0.0, le=1e6)]
@@ -32,10 +33,13 @@ class Settings(Constrained):
     weights: str | None = None
     """A .safetensors file with the model's state dict; left out, the model's own."""
     method: str = "roid"
-    reset: str = "asr"
+    reset: str = "never"
     optimizer: str | None = None
-    seed: CountOrZero = 0
+    seed: CountOrZero | None = None
+    """Left out, 0, or that of the streams in `state`."""
     window: Count = 16
+    gather: Count = 4
+    """Steps of fewer images are gathered, `window` of them at a time; see `Adapter`."""
     source: str | None = None
     labels: str | None = None
     """A file with the name of a class on each line."""
@@ -43,6 +47,8 @@ class Settings(Constrained):
     """Height and width of the images; left out, 32 for bundled models, else those of the first images that fit."""
 
     state: Path = Path("tidefast-state")
+    resume: Resumption = "same"
+    """Where `state` was saved with another learning rate or seed: refuse it, go on as saved, or with one's own."""
     snapshot_every: Seconds = 30.0
     keep: Count = 5
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tidefast.core.files import write_atomically
+from tidefast.core.resumption import Resumption
 from tidefast.errors import SnapshotError, UnreadableStreamError
 from tidefast.fleet import Fleet
 from tidefast.fleet.manifest import MANIFEST, checked_name, read_manifest
@@ -170,7 +171,7 @@ class Snapshots:
             rows.append({"name": self.path(number).name, "taken": round(taken, 3), "streams": len(streams)})
         return rows
 
-    def restore(self, fleet: Fleet) -> dict[str, int]:
+    def restore(self, fleet: Fleet, settings: Resumption = "same") -> dict[str, int]:
         """Go on from the newest readable snapshot and the journal; the step that each stream had there."""
         numbers = self.numbers()[::-1]
         used, had = 0, {}
@@ -181,7 +182,8 @@ class Snapshots:
                 self.unreadable.append(number)
                 self._on_damage(f"snapshot {number:06d}", str(error))
                 continue
-            fleet.restore(self.path(number), *map(self.path, numbers[i + 1 :]), on_damage=self._on_damage)
+            older = map(self.path, numbers[i + 1 :])
+            fleet.restore(self.path(number), *older, on_damage=self._on_damage, settings=settings)
             used, had = number, {name: int(about["step"]) for name, about in manifest.items()}
             break
         for name, last in self.journal.dropped.items():

@@ -1,0 +1,181 @@
+"""Few images at a time: answered in the company of recent ones, and gathered into steps."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import tidefast
+from tidefast import bench, models, serve, streams
+from tidefast.paper.scale import MiniScale
+from tidefast.testing import small_network
+
+
+def network(norm: str = "batch"):
+    torch.manual_seed(0)
+    return small_network(norm)
+
+
+def images(count: int, seed: int = 0) -> torch.Tensor:
+    return torch.rand(count, 3, 16, 16, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_few_images_are_answered_in_the_company_of_those_before(size: int):
+    together = images(4 * size)
+    adapter = tidefast.adapt(network(), "batchnorm", window=16)
+    answers = [adapter(part) for part in together.split(size)]
+    everything = tidefast.adapt(network(), "batchnorm")(together)
+    assert torch.allclose(answers[-1], everything[-size:], atol=1e-5)
+    assert torch.allclose(adapter.predict(images(size, 1)).argmax(1), adapter(images(size, 1)).argmax(1))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_every_window_of_few_images_makes_a_step_of_all_that_came_since_the_last(size: int):
+    adapter = tidefast.adapt(network(), "tent", window=8)
+    records = []
+    for part in images(24).split(size):
+        adapter(part)
+        records.append(adapter.last)
+    calls = -(-8 // size)
+    alone = int(size > 1)  # the first has no company
+    steps = [number for number, record in enumerate(records, 1) if record.skipped is None]
+    assert steps == [1] * alone + list(range(calls + alone, len(records) + 1, calls))
+    assert all(records[step - 1].selected == calls * size for step in steps[alone:])
+    assert [record.adapted for record in records] == [record.skipped is None for record in records]
+    assert records[alone].skipped == f"window holds {size} of 8 images"
+
+
+@pytest.mark.parametrize(
+    ("norm", "size", "options"),
+    [("batch", 4, {}), ("batch", 3, {"gather": 1}), ("batch", 3, {"window": 1}), ("layer", 2, {}), ("group", 3, {})],
+)
+def test_other_batches_are_steps_of_their_own(norm: str, size: int, options: dict):
+    adapter = tidefast.adapt(network(norm), "tent", **options)
+    for part in images(4 * size).split(size):
+        before = adapter.network.arena.values.clone()
+        adapter(part)
+        assert (adapter.last.skipped, adapter.last.selected) == (None, size)
+        assert not torch.equal(before, adapter.network.arena.values)
+
+
+def test_any_batch_smaller_than_the_window_is_gathered_where_it_is_asked_for():
+    adapter = tidefast.adapt(network(), "tent", gather=16)
+    taken = []
+    for part in images(48).split(12):
+        adapter(part)
+        taken.append(adapter.last.selected)
+    assert taken == [12, 0, 24, 0]
+
+
+def test_a_gathered_window_is_resumed_bit_for_bit(tmp_path):
+    one, two = (tidefast.adapt(network(), "roid", reset="asr", window=8) for _ in range(2))
+    parts = images(42).split(3)
+    for part in parts[:5]:
+        one(part)
+    one.save(tmp_path / "state")
+    two.load(tmp_path / "state")
+    for part in parts[5:]:
+        assert torch.equal(one(part), two(part))
+    assert torch.equal(one.network.arena.values, two.network.arena.values)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [2, 3])
+def test_small_batches_of_clean_images_cost_little_accuracy(size: int):
+    batches = list(streams.make("clean", steps=10, batch=48, seed=1))
+    pixels, labels = torch.cat([b.images for b in batches]), torch.cat([b.labels for b in batches])
+
+    def accuracy(**options) -> float:
+        adapter = tidefast.adapt(models.load("bundled-resnet"), "batchnorm", **options)
+        answers = torch.cat([adapter(part) for part in pixels.split(size)])
+        return (answers.argmax(1) == labels).double().mean().item()
+
+    assert accuracy() > accuracy(gather=1) + 0.04
+
+
+def test_studies_of_small_batches_take_each_as_a_step():
+    setting = MiniScale()
+    gathered = {size: setting.experiment(setting.ccc("easy", batch=size), "ROID").gather for size in (2, 4, 16)}
+    assert gathered == {2: 1, 4: 4, 16: 4}
+
+
+def test_adapt_run_and_serve_have_one_default_reset_policy():
+    policy = tidefast.adapt(network(), "tent").policy
+    assert policy == bench.assembly.policy_of(bench.Experiment("drift", "tent"))
+    assert policy == tidefast.resets.base.registry.make(serve.Settings().reset)
+
+
+# -- other settings than a file was saved with --------------------------------------------------------------------
+
+
+def adapter(lr: float = 0.1, seed: int | None = None) -> tidefast.Adapter:
+    return tidefast.adapt(network(), "roid", optimizer=f"sgd:lr={lr}", seed=seed)
+
+
+@pytest.fixture
+def saved(tmp_path):
+    first = adapter(0.1, seed=3)
+    first(images(16))
+    first.save(tmp_path / "state")
+    return tmp_path / "state"
+
+
+@pytest.mark.parametrize(
+    ("given", "differs"), [({"lr": 0.2}, r"lr=0.1 \(here 0.2\)"), ({"seed": 4}, r"seed=3 \(here 4\)")]
+)
+def test_a_file_with_other_settings_is_refused_unless_the_caller_chooses(saved, caplog, given, differs):
+    stranger = adapter(**given)
+    with pytest.raises(tidefast.SnapshotError, match=differs):
+        stranger.load(saved)
+    assert stranger.step == 0
+    stranger.load(saved, settings="saved")
+    assert (stranger.optimizer.param_groups[0]["lr"], stranger.seed, stranger.step) == (0.1, 3, 1)
+    stranger = adapter(**given)
+    stranger.load(saved, settings="own")
+    assert stranger.optimizer.param_groups[0]["lr"] == given.get("lr", 0.1)
+    assert (stranger.seed, stranger.step) == (given.get("seed", 3), 1)
+    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
+    stranger.save(saved)
+    adapter(**{"seed": 3, **given}).load(saved)  # it is its own from now on
+
+
+def test_a_learning_rate_that_was_changed_on_the_way_is_no_other_setting(tmp_path):
+    first, second = adapter(), adapter()
+    first.optimizer.param_groups[0]["lr"] = 0.01
+    first(images(16))
+    first.save(tmp_path / "state")
+    second.load(tmp_path / "state")
+    assert second.optimizer.param_groups[0]["lr"] == 0.01
+
+
+def fleet(lr: float, **options) -> tidefast.Fleet:
+    return tidefast.Fleet(network(), "roid", optimizer=f"sgd:lr={lr}", **options)
+
+
+def test_a_fleet_goes_on_with_the_settings_that_the_caller_chooses(tmp_path):
+    first = fleet(0.1, seed=3)
+    first["a"](images(16))
+    first.snapshot(tmp_path / "one")
+    with pytest.raises(tidefast.SnapshotError, match=r"lr=0.1 \(here 0.2\), seed=3 \(here 4\)"):
+        fleet(0.2, seed=4).restore(tmp_path / "one")
+    for choice, expected in (("saved", (0.1, 3)), ("own", (0.2, 4))):
+        second = fleet(0.2, seed=4, resident=1)
+        second.restore(tmp_path / "one", settings=choice)
+        for _ in range(2):  # in memory, and back from disk
+            with second._lent("a", begin=False) as (_, lent):
+                assert (lent.optimizer.param_groups[0]["lr"], lent.seed) == expected
+            second["b"](images(16))
+        second.snapshot(tmp_path / choice)
+    fleet(0.2, seed=4).restore(tmp_path / "own")
+    fleet(0.1, seed=3).restore(tmp_path / "saved", settings="saved")
+    second.rollback("a", tmp_path / "one")
+    assert second["a"].step == 1
+
+
+def test_a_stream_with_other_settings_is_told_from_a_damaged_one(tmp_path):
+    first = fleet(0.1)
+    first["a"](images(16))
+    first.snapshot(tmp_path / "one")
+    with pytest.raises(tidefast.SnapshotError, match="settings='saved'"):
+        fleet(0.2).restore(tmp_path / "one", on_damage=lambda name, problem: None)
