@@ -19,6 +19,7 @@ from tidefast.core.specification import Specification
 from tidefast.paper import footprint, parameter_curves
 from tidefast.paper.analyses import registry
 from tidefast.paper.analysis import Finding
+from tidefast.paper.reproduction import quantity
 from tidefast.paper.scale import MiniScale
 from tidefast.paper.study import StudyError, accuracy, asr_of
 
@@ -213,6 +214,7 @@ def test_asr_holds_four_numbers_more_for_each_that_adapts_and_fewer_without_reco
     assert less.held == plain.held
     assert plain.ratio == 1.0
     assert ours.ratio != plain.ratio
+    assert quantity.held(by_reset(runs, "asr")) == ours.held  # the tables count as the analysis does
 
 
 def test_concentration_correlates_batches_and_averages_of_batches(runs):

@@ -146,3 +146,8 @@ def test_every_measured_contestant_is_on_a_page_and_in_the_table():
     table = measured.overview([*titles, "COME"], results)
     assert all(f"| {label} | " in table for label in shown)
     assert "| ETA + ASR | 1,000 | 72.8 (74.7) |" in table
+
+
+def test_a_page_says_how_many_batches_lie_between_resets():
+    page = measured.section("ETA", "figure.svg", measured.read())
+    assert "| 2 (every 500) |" in next(line for line in page.splitlines() if line.startswith("| ETA + RDumb |"))

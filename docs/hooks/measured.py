@@ -95,6 +95,11 @@ class Contest:
         ]
         return [*cells, f"{statistics.fmean(result.accuracy for result in results):.1f}"]
 
+    def resets(self, label: str) -> str:
+        """How many on average, and how many batches lie between them."""
+        count = statistics.fmean(result.resets for result in self.levels(label))
+        return f"{count:.0f} (every {self.batches / count:.0f})" if count else "0"
+
 
 def _labels(title: str, results: Results) -> list[str]:
     """The contestants of a method: its name comes first; those of COME, an objective, have it last."""
@@ -119,14 +124,14 @@ def section(title: str, figure_address: str, results: Results) -> str:
         f"![Accuracy along the stream]({figure_address})",
         "",
         f"Accuracy on [`ccc-mini`](../ccc.md), {contest.model}, {contest.batches:,} batches of 16, in %; in brackets",
-        "that of the last quarter, then the resets. [All methods, and how they were run](../methods.md).",
+        "that of the last quarter, then the resets, and batches from one to the next.",
+        "[All methods, and how they were run](../methods.md).",
         "",
         "| contestant | Easy | Medium | Hard | mean | resets |",
         "| --- | ---: | ---: | ---: | ---: | ---: |",
     ]
     for label in contest.labels:
-        resets = statistics.fmean(result.resets for result in contest.levels(label))
-        lines.append(f"| {' | '.join([label, *contest.row(label)])} | {resets:.0f} |")
+        lines.append(f"| {' | '.join([label, *contest.row(label), contest.resets(label)])} |")
     return "\n".join(lines)
 
 

@@ -322,8 +322,8 @@ def paired_difference(levels: Sequence[Sequence[StreamPair]]) -> PairedDifferenc
     counts, with one the blocks, and then the interval is about that stream only. Few streams without blocks have none.
 
     >>> few = [StreamPair(2.0, np.array([1.0, 3.0] * 10)), StreamPair(1.0, np.array([0.5, 1.5] * 10))]
-    >>> found = paired_difference([few])
-    >>> found.points, found.streams, 0.5 < found.low < 1.0, 2.0 < found.high < 3.0
+    >>> difference = paired_difference([few])
+    >>> difference.points, difference.streams, 0.5 < difference.low < 1.0, 2.0 < difference.high < 3.0
     (1.5, 2, True, True)
     """
     chosen = [pairs for pairs in levels if pairs]

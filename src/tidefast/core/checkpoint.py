@@ -102,19 +102,19 @@ def _fitted(path: object, tensors: Mapping[str, Tensor], content: Mapping[str, A
     recent = moved.pop("recent", None)
     moments = {n.removeprefix("optimizer."): moved.pop(n) for n in list(moved) if n.startswith("optimizer.")}
     states = {} if num_classes is None else origin.declare(num_classes)
-    found: dict[str, dict[str, Value]] = {owner: dict(content["state"][owner]) for owner in states}
+    stored: dict[str, dict[str, Value]] = {owner: dict(content["state"][owner]) for owner in states}
     for name, tensor in moved.items():
         owner, _, leaf = name.partition(".")
-        found[owner][leaf] = tensor
+        stored[owner][leaf] = tensor
     problem = _parameter_problem(values, origin.parameter) or optim.misfit(origin.parameter, moments)
     for owner, state in states.items():
-        for name in [*state, *(found[owner].keys() - state.keys())]:
-            wrong = state.misfit(name, found[owner].get(name))
+        for name in [*state, *(stored[owner].keys() - state.keys())]:
+            wrong = state.misfit(name, stored[owner].get(name))
             problem = problem or (wrong and f"{owner}.{name} {wrong}")
     if problem:
         raise SnapshotError(f"{path} does not fit this adapter: {problem}")
     for owner, state in states.items():
-        state.update(found[owner])
+        state.update(stored[owner])
     step, seed, fresh, nonfinite = (int(content[name]) for name in ("step", "seed", "fresh", "nonfinite"))
     settings = dict(content["optimizer"])
     state_of, group = optim.unnamed(moments, settings, origin.group)
@@ -140,24 +140,24 @@ def _name_of(value: Any) -> str:
     return f"{named.__module__}.{named.__qualname__}"
 
 
-def _parameter_problem(found: Tensor, expected: Tensor) -> str | None:
-    if found.shape != expected.shape or found.dtype != expected.dtype:
+def _parameter_problem(stored: Tensor, expected: Tensor) -> str | None:
+    if stored.shape != expected.shape or stored.dtype != expected.dtype:
         return (
-            f"its parameters are {found.dtype} {tuple(found.shape)}, expected {expected.dtype} {tuple(expected.shape)}"
+            f"its parameters are {stored.dtype} {tuple(stored.shape)}, expected {expected.dtype} {tuple(expected.shape)}"
         )
-    return None if all_finite(found) else "its parameters are not finite"
+    return None if all_finite(stored) else "its parameters are not finite"
 
 
-def _foreign(path: object, what: str, found: Any, ours: Any) -> str:
+def _foreign(path: object, what: str, stored: Any, ours: Any) -> str:
     """Which part of a snapshot belongs to something else."""
     if what == "network":
         return f"{path} belongs to another network (or to other weights of this one)"
-    if isinstance(found, dict) and isinstance(ours, dict) and found.get("name") == ours["name"]:
-        theirs = found.get("hyperparameters", {})
+    if isinstance(stored, dict) and isinstance(ours, dict) and stored.get("name") == ours["name"]:
+        theirs = stored.get("hyperparameters", {})
         differing = [
             f"{k}={theirs.get(k)!r} (here {v!r})" for k, v in ours["hyperparameters"].items() if theirs.get(k) != v
         ]
         return f"{path} was saved with other settings of {what} {ours['name']!r}: {', '.join(differing)}"
     if isinstance(ours, dict):
-        found, ours = (found or {}).get("name"), ours["name"]
-    return f"{path} was saved with {what} {found!r}, this adapter has {ours!r}"
+        stored, ours = (stored or {}).get("name"), ours["name"]
+    return f"{path} was saved with {what} {stored!r}, this adapter has {ours!r}"

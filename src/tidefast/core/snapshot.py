@@ -71,8 +71,8 @@ def read(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tensor], di
 def _metadata(data: bytes) -> dict[str, str]:
     """What a safetensors file says beside its tensors."""
     length = int.from_bytes(data[:8], "little")
-    found: dict[str, str] = json.loads(data[8 : 8 + length]).get("__metadata__", {})
-    return found
+    metadata: dict[str, str] = json.loads(data[8 : 8 + length]).get("__metadata__", {})
+    return metadata
 
 
 def is_out_of_memory(error: BaseException) -> bool:

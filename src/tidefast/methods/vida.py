@@ -271,8 +271,8 @@ def _attention(model: nn.Module) -> list[str]:
 
 def _convolutions(model: nn.Module) -> list[str]:
     kinds = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-    found = [(path, module) for path, module in model.named_modules() if isinstance(module, kinds)]
-    return [f"{path}.weight" for path, module in found[1:] if module.groups == 1]
+    layers = [(path, module) for path, module in model.named_modules() if isinstance(module, kinds)]
+    return [f"{path}.weight" for path, module in layers[1:] if module.groups == 1]
 
 
 def _linear(model: nn.Module) -> list[str]:

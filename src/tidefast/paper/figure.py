@@ -121,7 +121,7 @@ def line_styles(labels: Sequence[str]) -> dict[str, dict[str, Any]]:
     """For each label what `Axes.plot` takes: colour and line style, no two alike up to eight per colour.
 
     >>> chosen = line_styles(["ETA + ASR", "ROID + ASR", "ETA + RDumb"])
-    >>> [one["color"] == BLUE for one in chosen.values()], [one["linestyle"] for one in chosen.values()]
+    >>> [style["color"] == BLUE for style in chosen.values()], [style["linestyle"] for style in chosen.values()]
     ([True, True, False], ['-', '--', '-'])
     """
     own = {label: colour(label) for label in labels if colour(label, "")}

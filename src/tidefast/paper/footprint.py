@@ -49,7 +49,7 @@ def weigh(experiments: Sequence[Experiment], *, batch: int = BATCH, rounds: int 
         model, arena = assembly.model_of(experiment), made[experiment.digest].network.arena
         own = sum(tensor.numel() for tensor in [*model.parameters(), *model.buffers()])
         against = [took / usual for took, usual in zip(times[experiment.digest], times[base.digest], strict=True)]
-        needs.append(Needs(len(arena), _held(experiment, images[0][:16]), own, statistics.median(against)))
+        needs.append(Needs(len(arena), held(experiment, images[0][:16]), own, statistics.median(against)))
     return needs
 
 
@@ -59,7 +59,7 @@ def _caller(adapter: Adapter, images: Sequence[Tensor]) -> Callable[[], Tensor]:
     return lambda: adapter(next(turns))
 
 
-def _held(experiment: Experiment, images: Tensor) -> int:
+def held(experiment: Experiment, images: Tensor) -> int:
     """Numbers held after three steps; ASR resets after the second, so that its averages and the optimiser's exist."""
     options = assembly.options_of(experiment, assembly.stream_of(experiment))
     if isinstance(options["reset"], ASR):

@@ -244,10 +244,10 @@ def _interval_frame(measured: Sequence[TriggerRun]) -> dict[str, list[Any]]:
 
 
 def _noise_frame(runs: Sequence[TriggerRun]) -> dict[str, list[Any]]:
-    found = [(each, phi, each.noise_at(phi)) for each in runs for phi in PHIS]
+    by_phi = [(each, phi, each.noise_at(phi)) for each in runs for phi in PHIS]
     rows = [
         (each.name, each.classes, phi, float(values.mean()), float(values.std()))
-        for each, phi, values in found
+        for each, phi, values in by_phi
         if len(values)
     ]
     return frame(("run", "classes", "phi", "mean", "std"), rows)

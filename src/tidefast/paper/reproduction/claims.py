@@ -68,7 +68,7 @@ def judge(
     """Hold claims against numbers. `rows`: the names of all rows; without `compare`, margins that nothing is known of.
 
     >>> claim = Claim("ASR", ("RDumb",))
-    >>> [one.margin for one in judge([claim], {("ASR", "mean"): 40.0, ("RDumb", "mean"): 38.0}, ["ASR", "RDumb"])]
+    >>> [verdict.margin for verdict in judge([claim], {("ASR", "mean"): 40.0, ("RDumb", "mean"): 38.0}, ["ASR", "RDumb"])]
     [2.0]
     """
 

@@ -15,6 +15,7 @@ from tidefast.adapter import Adapter
 from tidefast.bench import assembly, metrics
 from tidefast.bench.experiment import Experiment
 from tidefast.bench.results import Run
+from tidefast.paper import footprint
 from tidefast.paper.study import accuracy, result_of
 
 STEPS = 15
@@ -141,8 +142,8 @@ def trainable(run: Run) -> float:
 
 
 def held(run: Run) -> float:
-    """How many numbers are in memory for it after a batch: network, copies, averages, the optimiser's."""
-    return float(_adapter(run).numbers_held())
+    """How many numbers are in memory for it once every average exists: network, copies, averages, the optimiser's."""
+    return float(footprint.held(run.experiment, assembly.stream_of(run.experiment)[0].images))
 
 
 def ratio(values: Sequence[float]) -> float:
@@ -160,7 +161,7 @@ def gain(values: Sequence[float]) -> float:
 
 
 def _adapter(run: Run) -> Adapter:
-    """The adapter of a run after its first batch, when all that it keeps is there."""
+    """The adapter of a run after its first batch."""
     stream = assembly.stream_of(run.experiment)
     adapter = assembly.adapter_of(run.experiment, assembly.model_of(run.experiment), stream)
     adapter(stream[0].images)
