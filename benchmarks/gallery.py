@@ -3,6 +3,8 @@
 tidefast analyse all --out analyses
 tidefast reproduce all --format markdown --out analyses/reproduced.md --figures analyses
 python benchmarks/gallery.py analyses
+
+What the folder does not have stays as it is: after `tidefast analyse timer --out analyses` the same makes one section anew.
 """
 
 from __future__ import annotations
@@ -25,10 +27,12 @@ def names(page: str) -> list[str]:
 
 
 def filled(page: str, results: Path) -> str:
-    """The page with what the files in `results` say."""
+    """The page with what the files in `results` say; sections without a file stay."""
 
     def section(found: re.Match[str]) -> str:
         name = found["name"]
+        if not (results / f"{name}.md").is_file():
+            return found[0]
         text = (results / f"{name}.md").read_text(encoding="utf-8").strip()
         text = re.sub(r"^#+ (.*)$", r"**\1**", text, flags=re.MULTILINE)  # titles of tables are no headings of the page
         return f"{found[1]}\n![{name}](images/analyses/{name}.png)\n\n{text}\n\n{found[3]}"
@@ -52,9 +56,11 @@ def main(results: Path) -> None:
     page = PAGE.read_text(encoding="utf-8")
     FIGURES.mkdir(parents=True, exist_ok=True)
     for name in names(page):
-        shutil.copyfile(results / f"{name}.png", FIGURES / f"{name}.png")
+        if (results / f"{name}.md").is_file():
+            shutil.copyfile(results / f"{name}.png", FIGURES / f"{name}.png")
     PAGE.write_text(filled(page, results), encoding="utf-8")
-    TABLES.write_text(tables((results / "reproduced.md").read_text(encoding="utf-8")), encoding="utf-8")
+    if (results / "reproduced.md").is_file():
+        TABLES.write_text(tables((results / "reproduced.md").read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":

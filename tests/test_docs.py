@@ -48,6 +48,11 @@ def test_nothing_tells_to_install_a_strangers_package_of_our_name():
         assert not any(re.match(r"\W*(tidefast|holdfast)", word) for word in words), line
 
 
+def test_no_page_waits_for_a_number():
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    assert [path.name for path in pages if re.search(r"@@\w+@@|\bTODO\b|\bXXX\b", path.read_text())] == []
+
+
 PAGES = ["docs/methods.md", *(f"docs/methods/{name}.md" for name in [*method_pages.classes(), "come"])]
 
 

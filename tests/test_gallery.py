@@ -20,6 +20,7 @@ def test_every_analysis_is_in_the_gallery_with_its_figure_and_what_it_found():
 def test_filling_the_page_replaces_what_was_there_and_nothing_else(tmp_path):
     (tmp_path / "collapse.md").write_text("## Classes in use\n\n| run | classes |\n| --- | ---: |\n| ETA | 3.0 |\n")
     page = "# Gallery\n\nBefore.\n\n<!-- analysis collapse -->\nold\n<!-- end -->\n\nAfter.\n"
+    assert gallery.filled(page, tmp_path / "another folder") == page
     once = gallery.filled(page, tmp_path)
     assert once.startswith("# Gallery\n\nBefore.\n\n<!-- analysis collapse -->\n")
     assert once.endswith("<!-- end -->\n\nAfter.\n")
