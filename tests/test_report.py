@@ -251,14 +251,14 @@ def test_thinning_a_long_line_keeps_the_peaks():
     excess = np.full(50_000, -1.0)
     excess[[17, 4_321, 49_999]] = 2.0
     excess[[18, 4_322]] = -3.0  # a threshold that starts anew
-    kept = curves._widest(excess)
+    kept = curves._widest(excess, curves.POINTS)
     assert len(kept) <= 2 * curves.POINTS
     assert {17, 18, 4_321, 4_322, 49_999} <= set(kept.tolist())
     assert (np.diff(kept) > 0).all()
 
 
 def test_a_stream_of_the_usual_length_is_not_thinned_at_all():
-    assert curves._widest(np.random.default_rng(0).normal(size=800)).tolist() == list(range(800))
+    assert curves._widest(np.random.default_rng(0).normal(size=800), curves.POINTS).tolist() == list(range(800))
 
 
 def test_sample_images_stand_in_rows_and_a_missing_one_is_black():

@@ -197,11 +197,11 @@ def test_claims_are_judged_by_the_intervals_to_each_of_the_others():
 
     verdicts = judge(claims, values, rows, within(0.5))
     assert [verdict.in_words for verdict in verdicts] == ["holds", "undecided", "undecided", "not measured"]
-    assert judge([Claim("none", ("ASR",))], values, rows, within(0.5))[0].said == "does not hold"
+    assert judge([Claim("none", ("ASR",))], values, rows, within(0.5))[0].in_words == "does not hold"
     assert verdicts[1].margin == pytest.approx(0.3)
     assert (verdicts[1].measured, verdicts[1].asked) == (2, 3)
-    assert judge([Claim("ASR")], values, rows, within(0.2))[0].said == "holds"
-    assert judge([Claim("ASR")], values, rows)[0].said == "undecided"  # nothing says how sure the numbers are
+    assert judge([Claim("ASR")], values, rows, within(0.2))[0].in_words == "holds"
+    assert judge([Claim("ASR")], values, rows)[0].in_words == "undecided"  # nothing says how sure the numbers are
 
 
 def test_order_counts_pairs_that_are_decided_here_and_differ_there():
