@@ -4,7 +4,7 @@ tidefast analyse all --out analyses
 tidefast reproduce all --format markdown --out analyses/reproduced.md --figures analyses
 python benchmarks/gallery.py analyses
 
-What the folder does not have stays as it is: after `tidefast analyse timer --out analyses` the same makes one section anew.
+What the folder does not have stays as it is: after `tidefast analyse timer --out analyses` one section is made anew.
 """
 
 from __future__ import annotations

@@ -142,9 +142,8 @@ def _name_of(value: Any) -> str:
 
 def _parameter_problem(stored: Tensor, expected: Tensor) -> str | None:
     if stored.shape != expected.shape or stored.dtype != expected.dtype:
-        return (
-            f"its parameters are {stored.dtype} {tuple(stored.shape)}, expected {expected.dtype} {tuple(expected.shape)}"
-        )
+        described = (f"{tensor.dtype} {tuple(tensor.shape)}" for tensor in (stored, expected))
+        return "its parameters are {}, expected {}".format(*described)
     return None if all_finite(stored) else "its parameters are not finite"
 
 

@@ -280,7 +280,7 @@ def _remarks(measured: Sequence[TriggerRun]) -> list[str]:
             remarks.append(
                 f"{each.name}: never reset, {right:.1f} % right in the last quarter. It disagrees with the source on "
                 f"{100 * each.inconsistency[last].mean():.0f} % of the images, so that C-bar hardly moves (by "
-                f"{moved:.4f} in that quarter) and C_t stays below it: a deadlock."
+                f"{moved:.4f} in that quarter) and C_t stays below it: the rule stands still."
             )
         elif each.idle is each.run:
             remarks.append(
@@ -392,5 +392,5 @@ def _draw_accuracy(axes: Axes, each: TriggerRun) -> None:
         axes.plot(100 * each.idle.smooth_accuracy(window), color=figure.INK, linestyle="--", label="BatchNorm")
     axes.axhline(100 / each.classes, color=figure.GREY, linestyle=":", label="chance")
     axes.set(xlabel=f"batch, mean of {window}", ylabel="accuracy, %")
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, 1.5 * axes.get_ylim()[1])  # room for the legend
     axes.legend(loc="upper right")

@@ -68,8 +68,9 @@ def judge(
     """Hold claims against numbers. `rows`: the names of all rows; without `compare`, margins that nothing is known of.
 
     >>> claim = Claim("ASR", ("RDumb",))
-    >>> [verdict.margin for verdict in judge([claim], {("ASR", "mean"): 40.0, ("RDumb", "mean"): 38.0}, ["ASR", "RDumb"])]
-    [2.0]
+    >>> [verdict] = judge([claim], {("ASR", "mean"): 40.0, ("RDumb", "mean"): 38.0}, ["ASR", "RDumb"])
+    >>> verdict.margin
+    2.0
     """
 
     def margin(above: str, below: str, column: str) -> PairedDifference:
