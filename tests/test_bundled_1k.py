@@ -116,7 +116,7 @@ def test_a_part_of_files_reads_none_until_it_is_asked(tmp_path: Path) -> None:
     assert held.places.tolist() == [2, 7]
     with pytest.raises(ValueError, match="part must be one of 'all', 'stream', 'held'"):
         datasets.part_of(files, "test")
-    with pytest.raises(datasets.DatasetError, match="images have no option prt; their options: part, resize, crop"):
+    with pytest.raises(datasets.DatasetError, match="no option prt; their options: part, size, resize, crop"):
         datasets.open("bundled:prt=held")
 
 

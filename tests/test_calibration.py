@@ -19,7 +19,7 @@ from torch import nn
 from tidefast import models
 from tidefast.commands import calibrate
 from tidefast.corruptions import corrupt
-from tidefast.datasets import ImageSet, bundled
+from tidefast.datasets import DatasetError, ImageSet, bundled
 from tidefast.streams import Matrix
 from tidefast.streams.calibration import CalibrationError, measure, summarize
 from tidefast.streams.jpeg import stored
@@ -209,7 +209,7 @@ def test_bad_arguments_are_refused(arguments: dict, match: str):
 
 
 def test_a_model_for_fewer_classes_is_refused():
-    with pytest.raises(CalibrationError, match="answers with 2 classes, but the images have labels up to 9"):
+    with pytest.raises(DatasetError, match=r"the images have 10 classes .* the model answers with 2"):
         measure(Spread(), BUNDLED, TYPES[:2], images=50)
 
 
@@ -229,7 +229,9 @@ def test_the_command_measures_and_shows(tmp_path: Path, capsys):
     command("--out", str(out), "--images", "10", "--types", "fog", "contrast")
     assert [path.name for path in tmp_path.iterdir()] == ["m.npz"]
     shown = capsys.readouterr().out
-    assert shown.startswith(f"wrote {out}\naccuracies of bundled-resnet on 10 images of bundled ")
+    first, second, third, *_ = shown.splitlines()
+    assert (first, second) == ("bundled-resnet: 91.0 % of 200 clean images", f"wrote {out}")
+    assert third.startswith("accuracies of bundled-resnet on 10 images of bundled ")
     command("--show", "bundled")
     shown = capsys.readouterr().out
     assert "hard: target 0: 12 paths of " in shown

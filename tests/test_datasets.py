@@ -271,10 +271,17 @@ def test_class_folders_that_do_not_match_are_listed(animals: Path) -> None:
         folder(animals, classes="crow")
 
 
-def test_empty_folders_are_named(animals: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_an_empty_class_folder_keeps_its_label_and_empty_ones_alone_are_refused(
+    animals: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     (animals / "eel").mkdir()
-    with pytest.raises(DatasetError, match=r"no image files in 'eel' of .*remove the empty folders"):
-        folder(animals)
+    data = folder(animals, crop=32)
+    assert data.classes == ("crow", "eel", "newt")
+    assert set(data.labels.tolist()) == {0, 2}
+    empty = tmp_path_factory.mktemp("empty")
+    (empty / "eel").mkdir()
+    with pytest.raises(DatasetError, match="no image files in the 1 class folders"):
+        folder(empty)
     with pytest.raises(DatasetError, match="holds no class folders"):
         folder(tmp_path_factory.mktemp("bare"))
     with pytest.raises(DatasetError, match="is not a folder"):

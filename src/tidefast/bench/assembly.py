@@ -16,8 +16,11 @@ from tidefast.core import optim
 from tidefast.core.specification import Specification
 from tidefast.preparation import Preparation, prepare
 from tidefast.resets.asr import accumulations, expressions, extents, measures, triggers
+from tidefast.streams.clean import CleanAccuracy, clean_accuracy, clean_images
+from tidefast.streams.for_model import class_names, images_for, number_of_classes
 
 _REMEMBERED = 2
+_OF_FILES = ("size", "resize", "classes")
 
 
 def model_of(experiment: Experiment) -> nn.Module:
@@ -30,7 +33,7 @@ def stream_of(experiment: Experiment, batches: Path | None = None) -> streams.Se
 
     `batches`: a folder where batches are kept for other processes that see the same stream.
     """
-    stream = _stream(stream_text(experiment))
+    stream = _stream(_stream_specification(experiment), _text(experiment.model))
     # A stream that makes its batches in a way of its own is left alone: pixels are not all there is to it.
     plain = all(getattr(type(stream), name) is getattr(streams.Seekable, name) for name in ("__getitem__", "batches"))
     return stream if batches is None or not plain else streams.CachedStream(stream, batches)
@@ -38,6 +41,20 @@ def stream_of(experiment: Experiment, batches: Path | None = None) -> streams.Se
 
 def stream_text(experiment: Experiment) -> str:
     """All that the stream is made from: experiments in which this is equal see the same batches."""
+    specification = _stream_specification(experiment)
+    # The classes of a model decide on the labels of images that come from a path.
+    return specification if "data" not in experiment.stream.options else specification + _text(experiment.model)
+
+
+def clean_accuracy_of(experiment: Experiment) -> CleanAccuracy | None:
+    """Of the source model on clean images of the stream's; None where the stream has none.
+
+    Whose labels cannot be those of the model is refused here.
+    """
+    return _clean_accuracy(_stream_specification(experiment), _text(experiment.model))
+
+
+def _stream_specification(experiment: Experiment) -> str:
     # A stream may have a seed of its own; then the experiment's is the method's alone.
     asked = {"seed": experiment.seed, "steps": experiment.steps, "batch": experiment.batch}
     return json.dumps({"name": experiment.stream.name, **asked, **experiment.stream.options})
@@ -78,7 +95,7 @@ def check(experiment: Experiment) -> None:
     policy_of(experiment)
     if experiment.optimizer is not None:
         optim.factory(experiment.optimizer)
-    streams.check(json.loads(stream_text(experiment)))
+    streams.check(json.loads(_stream_specification(experiment)))
     models.registry.bound(experiment.model)
 
 
@@ -100,8 +117,22 @@ def _model(text: str) -> nn.Module:
 
 
 @functools.lru_cache(_REMEMBERED)
-def _stream(text: str) -> streams.Seekable:
-    return streams.make(json.loads(text))
+def _stream(text: str, model: str) -> streams.Seekable:
+    asked = json.loads(text)
+    if isinstance(asked.get("data"), str) and not Specification.parse({"name": asked["name"]}).is_address:
+        of_files = {key: asked.pop(key, None) for key in _OF_FILES}
+        asked["data"] = images_for(_model(model), asked["data"], **of_files)
+    return streams.make(asked)
+
+
+@functools.lru_cache(_REMEMBERED)
+def _clean_accuracy(stream: str, model: str) -> CleanAccuracy | None:
+    seen, network = _stream(stream, model), _model(model)
+    images = clean_images(seen)
+    if images is not None:
+        return clean_accuracy(network, images)
+    datasets.require_match(seen.classes, number_of_classes(network, seen[0].images[:1]), class_names(network))
+    return None
 
 
 def _source(experiment: Experiment, stream: streams.Seekable) -> str | Preparation | list[Tensor]:
@@ -122,7 +153,8 @@ def _source(experiment: Experiment, stream: streams.Seekable) -> str | Preparati
 @functools.lru_cache(_REMEMBERED)
 def _prepared(model: str, method: str, reset: str, source: str, images: int) -> str | Preparation:
     """What a method and a policy take from a data set; one for all the runs of a process that share it."""
-    opened = datasets.open_source(source, images)
-    if isinstance(opened, str):
-        return opened
-    return prepare(_model(model), json.loads(method), opened, reset=json.loads(reset))
+    if datasets.is_prepared(source):
+        return source
+    network = _model(model)
+    batches = datasets.source_batches(images_for(network, source), images)
+    return prepare(network, json.loads(method), batches, reset=json.loads(reset))

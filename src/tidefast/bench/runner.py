@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import shutil
 import time
@@ -31,8 +32,11 @@ from tidefast.bench.results import (
 from tidefast.core import losses, snapshot
 from tidefast.core.files import LOCK, locked, write_atomically
 from tidefast.core.validation import require_count
+from tidefast.datasets import DatasetError
 from tidefast.errors import FolderError, SnapshotError
 from tidefast.streams import Batch, Seekable
+
+_log = logging.getLogger("tidefast")
 
 ProgressCallback = Callable[[int, int, float], None]
 """Called with the batches seen, those of the whole stream, and the accuracy so far."""
@@ -87,6 +91,9 @@ def _go_on(
     kept: Path | None,
 ) -> None:
     model, stream = assembly.model_of(experiment), assembly.stream_of(experiment, kept)
+    clean = assembly.clean_accuracy_of(experiment)
+    if clean is not None and clean.at_chance:
+        _log.warning("%s", clean.doubt)
     adapter = assembly.adapter_of(experiment, model, stream)
     ledger = Ledger(folder, adapter.measures)
     _note_environment(folder, model, stream)
@@ -115,6 +122,11 @@ def _step(adapter: Adapter, batch: Batch) -> LedgerRow:
     record = adapter.last
     assert record is not None
     classes = logits.shape[1]
+    if int(batch.labels.max()) >= classes:
+        raise DatasetError(
+            f"batch {batch.index} of the stream has the label {int(batch.labels.max())}, the model answers with "
+            f"{classes} classes: labels are to be the model's, 0 to {classes - 1}"
+        )
     predicted = logits.argmax(1)
     right = predicted == batch.labels
     spans, first = [], 0

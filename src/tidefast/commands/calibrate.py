@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from tidefast.commands import images_of
+
 if TYPE_CHECKING:
     from tidefast.streams import Matrix
 
@@ -17,11 +19,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
     parser.add_argument("--out", metavar="FILE", help="an .npz for the matrix; the same call resumes a killed one")
     parser.add_argument("--model", default="bundled-resnet", help="registered or module:function (default %(default)s)")
-    parser.add_argument(
-        "--data", default="bundled", help="'bundled', 'bundled-1k', or a folder of classes (default %(default)s)"
-    )
-    parser.add_argument("--resize", type=int, default=256, help="shorter side of images of a folder (default 256)")
-    parser.add_argument("--crop", type=int, default=224, help="square cut out of its centre (default %(default)s)")
+    images_of.arguments(parser, "images to measure on", default="bundled")
+    parser.add_argument("--crop", type=int, dest="size", help=argparse.SUPPRESS)  # what --size was called
     parser.add_argument("--images", type=int, help="measure on so many, drawn with --seed (default: all)")
     parser.add_argument("--level", default="easy", help="types of easy, medium or hard (default %(default)s: all 14)")
     parser.add_argument("--types", nargs="+", metavar="TYPE", help="types instead of those of a level")
@@ -67,17 +66,27 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _measure(options: argparse.Namespace, part: object) -> Matrix:
+    import sys
+
     import torch
 
-    from tidefast import datasets, models
+    from tidefast import models
     from tidefast.commands.bar import bar
     from tidefast.streams.calibration import measure
+    from tidefast.streams.clean import clean_accuracy
+    from tidefast.streams.for_model import images_for
 
     torch.set_num_threads(1)  # also in this process: the bits must not depend on the number of workers
+    model = models.load(options.model)
+    data = images_for(model, options.data, size=options.size, resize=options.resize, classes=options.classes)
+    clean = clean_accuracy(model, data)
+    print(f"{options.model}: {clean}", flush=True)
+    if clean.at_chance:
+        print(f"tidefast: warning: {clean.doubt}", file=sys.stderr)
     with bar("cells") as progress:
         return measure(
-            models.load(options.model),
-            datasets.open(options.data, resize=options.resize, crop=options.crop),
+            model,
+            data,
             options.types or options.level,
             pairs=_level_or_types(options.pairs),
             images=options.images,

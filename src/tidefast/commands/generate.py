@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 
+from tidefast.commands import images_of
+from tidefast.commands.given import given as given_options
+
 PURPOSE = "write a CCC stream as tar shards in the published layout"
 EXAMPLE = "tidefast generate --level hard --speed 160 --seed 43 --total 8000 --images-per-shard 2000 --out shards"
 EXTRA = "data"
@@ -12,10 +15,7 @@ EXTRA = "data"
 def arguments(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
     parser.add_argument("--out", required=True, metavar="FOLDER", help="where the stream's own folder is made")
-    parser.add_argument(
-        "--data", default="bundled", help="folder of classes (stream ccc), or 'bundled' (ccc-mini; default)"
-    )
-    parser.add_argument("--size", type=int, default=224, help="of the images made of a folder's (default %(default)s)")
+    images_of.arguments(parser, "clean images, of which those of ccc-mini are", default="bundled")
     parser.add_argument("--level", default="hard", help="easy, medium, hard, or a target in percent (default hard)")
     parser.add_argument("--target", type=float, help="accuracy that paths aim at (default: the level's)")
     parser.add_argument("--speed", default=None, help="images per cell, or 'random' (default: 1000; ccc-mini 160)")
@@ -30,9 +30,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Write what is missing of the stream."""
+    import numpy as np
+
     from tidefast import datasets
     from tidefast.commands.bar import bar
-    from tidefast.streams.ccc_recipes import CCCMiniRecipe, CCCRecipe
+    from tidefast.streams.ccc_recipes import CCC1kRecipe, CCCMiniRecipe, CCCRecipe
     from tidefast.streams.generation import generate
 
     given = {
@@ -43,12 +45,13 @@ def run(options: argparse.Namespace) -> None:
         "total": options.total,
         "crop": False if options.no_crop else None,
     }
-    small = options.data == "bundled"
-    recipe = (CCCMiniRecipe if small else CCCRecipe)(
-        **{key: value for key, value in given.items() if value is not None}
-    )
-    shorter_side = options.size * 8 // 7  # 256 for 224; matters only without the random crop
-    data = None if small else datasets.folder(options.data, resize=shorter_side, crop=options.size, verify=False)
+    small = {"bundled": CCCMiniRecipe, "bundled-1k": CCC1kRecipe}
+    recipe = small.get(options.data, CCCRecipe)(**{key: value for key, value in given.items() if value is not None})
+    data = datasets.open(options.data, **given_options(options, "size", "resize", "classes"))
+    if set(data.classes) <= set(datasets.imagenet_ids()):  # whoever reads the shards takes their labels for ImageNet's
+        data = datasets.matched(data, datasets.imagenet_ids())
+    shown = np.unique(data.labels)
+    print(f"{len(data)} images of {len(shown)} classes, labels {shown[0]} to {shown[-1]}", flush=True)
     with bar("shards") as progress:
         folder = generate(
             recipe,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from tidefast.commands import images_of
 from tidefast.commands.bar import of_run
 from tidefast.commands.given import given
 
@@ -21,6 +22,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", nargs="?", help="experiment in YAML; the options below change or replace it")
     part = "; name, name:key=value,key=value (see tidefast list) or module:Class"
     parser.add_argument("--stream", help="the stream" + part)
+    images_of.arguments(parser, "images that the stream draws from")
     parser.add_argument("--method", help="the method" + part)
     parser.add_argument("--reset", help="the reset policy" + part + " (default: never)")
     parser.add_argument("--model", help="the network, likewise, or module:function (default: bundled-resnet)")
@@ -45,11 +47,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run it; 130 when interrupted, with a snapshot of the last batch."""
+    from pathlib import Path
+
     import torch
     from rich.console import Console
 
     from tidefast import bench
     from tidefast.bench import assembly, interruption
+    from tidefast.bench.results import RESULT
     from tidefast.core.validation import require_count
 
     if options.threads is not None:
@@ -58,6 +63,10 @@ def run(options: argparse.Namespace) -> int:
     experiment = _experiment(options)
     assembly.check(experiment)
     console = Console()
+    if options.fresh or not Path(options.out, RESULT).is_file():
+        clean = assembly.clean_accuracy_of(experiment)
+        if clean is not None:
+            console.print(f"{experiment.model.label}, not adapted: {clean}", highlight=False, soft_wrap=True)
     with interruption.noticed() as wish, of_run(experiment.label, experiment.steps) as show:
         done = bench.run(
             experiment,
@@ -82,7 +91,7 @@ def run(options: argparse.Namespace) -> int:
 def _experiment(options: argparse.Namespace) -> Any:
     from pathlib import Path
 
-    from tidefast.bench import Experiment, text
+    from tidefast.bench import Experiment, Specification, text
 
     fields: dict[str, Any] = {}
     if options.file is not None:
@@ -94,8 +103,12 @@ def _experiment(options: argparse.Namespace) -> Any:
             raise ValueError(f"{options.file} holds no experiment: expected lines such as 'stream: drift'")
         fields.update(content)
     parts = ("stream", "method", "reset", "model", "optimizer")
+    fields |= given(options, *parts, "seed", "steps", "batch", "window", "gather", "source")
     try:
-        return Experiment.of(fields | given(options, *parts, "seed", "steps", "batch", "window", "gather", "source"))
+        of_images = given(options, *images_of.OPTIONS)
+        if of_images and fields.get("stream") is not None:
+            fields["stream"] = Specification.parse(fields["stream"]).but(**of_images)
+        return Experiment.of(fields)
     except (TypeError, ValueError) as error:
         where = "" if options.file is None else f"{options.file}: "
         raise ValueError(f"{where}{error}") from error

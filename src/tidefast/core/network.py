@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cached_property, partial
@@ -17,6 +18,11 @@ from tidefast.core.mode import modes_of
 from tidefast.core.normalization import Statistics
 from tidefast.core.snapshot import digest_of
 
+_BY_POSITION = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    inspect.Parameter.VAR_POSITIONAL,
+)
 _RANK_OF_CONVOLUTION = ((nn.Conv1d, 3), (nn.Conv2d, 4), (nn.Conv3d, 5))
 
 
@@ -38,6 +44,7 @@ class Network:
         self._all_tensors = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
         self.arena = Arena(self.module, names)
         self.model: nn.Module = rewrap(self.module)
+        self._keyword = _keyword_of(self.module)
         self._use_statistics = self.statistics.in_use
         self._parameters = [(module, dict(module._parameters)) for module in self.module.modules()]
         self._modes = [(mode, dict(vars(mode))) for mode in modes_of(self.module)]
@@ -47,19 +54,19 @@ class Network:
         self.dtype, self.device = reference.dtype, reference.device
 
     def __call__(self, images: Tensor) -> Tensor:
-        return self._run(self.model, images)
+        return self._run(lambda inputs, named: self.model(*inputs, **named), images)
 
     def with_weights(self, weights: Mapping[str, Tensor], images: Tensor) -> Tensor:
         """Logits with other tensors in place of parameters, by name; gradients reach those."""
         return self._run(partial(torch.func.functional_call, self.module, dict(weights)), images)
 
-    def _run(self, forward: Callable[[Tensor], Any], images: Tensor) -> Tensor:
+    def _run(self, forward: Callable[[tuple[Tensor, ...], dict[str, Tensor]], Any], images: Tensor) -> Tensor:
         if self.channels_last and images.dim() == 4:
             images = images.contiguous(memory_format=torch.channels_last)
         if torch.is_autocast_enabled(images.device.type):
             torch.clear_autocast_cache()  # it holds copies of parameters that may have changed since
         versions = [copied._version for _, copied, _ in self._copies]
-        output = forward(images)
+        output = forward((images,), {}) if self._keyword is None else forward((), {self._keyword: images})
         if versions != [copied._version for _, copied, _ in self._copies]:
             self._refuse_writing(versions)
         return logits_of(output)
@@ -157,6 +164,26 @@ class Network:
                 if isinstance(module, kind):
                     return rank
         return None
+
+
+def _keyword_of(module: nn.Module) -> str | None:
+    """The name by which a forward takes its images where it takes nothing by position; None: by position.
+
+    >>> class KeywordOnly(nn.Module):
+    ...     def forward(self, *, pixel_values: Tensor, labels: Tensor | None = None) -> Tensor:
+    ...         return pixel_values
+    >>> _keyword_of(KeywordOnly()), _keyword_of(nn.Identity())
+    ('pixel_values', None)
+    """
+    try:
+        parameters = inspect.signature(module.forward).parameters.values()
+    except (TypeError, ValueError):  # a forward that is no Python function does not tell
+        return None
+    if any(parameter.kind in _BY_POSITION for parameter in parameters):
+        return None
+    named = [parameter for parameter in parameters if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
+    needed = [parameter for parameter in named if parameter.default is inspect.Parameter.empty] or named
+    return next((parameter.name for parameter in needed), "pixel_values")
 
 
 def logits_of(output: Any) -> Tensor:

@@ -16,6 +16,10 @@ from tidefast.datasets.errors import DatasetError
 from tidefast.datasets.imageset import ImageSet, Labels, Pixels
 from tidefast.datasets.picture import read_rgb, require_pillow
 
+SIDE = 224
+"""Of the images that are made of files, in pixels, when nobody says."""
+FILE = "classes.txt"
+"""Beside the class folders, if any: the names of a model's classes, in the order of its outputs."""
 SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 
 
@@ -52,6 +56,10 @@ class ImageFolder:
         """The files of the same names elsewhere, as data sets hold them that store every image in several versions."""
         return ImageFolder(root, self.names, self.labels, self.classes, resize=self.resize, crop=self.crop)
 
+    def relabelled(self, labels: Labels, classes: tuple[str, ...]) -> ImageFolder:
+        """The same images under other labels."""
+        return ImageFolder(self.root, self.names, labels, classes, resize=self.resize, crop=self.crop)
+
     def __len__(self) -> int:
         return len(self.names)
 
@@ -85,6 +93,8 @@ def folder(
 ) -> ImageFolder:
     """Image files in `root/<class>/`, with subfolders; labels follow `classes`, or else the sorted folder names.
 
+    A class folder may be empty. Where labels are to be those of a model with more classes, see `matched`.
+
     `resize` scales the shorter side (None leaves the size as it is), `crop` cuts that square out of the centre.
     `verify` decodes every file once, now; those that cannot be read are all named, in an error or, with
     `unreadable="skip"`, in a warning and left out. With `verify=False` a bad file is an error when it is asked for:
@@ -111,17 +121,24 @@ def folder(
     root = Path(root)
     names = _class_names(root, classes)
     files_of = {name: image_names(root, name) for name in names}
-    empty = [name for name in names if not files_of[name]]
-    if empty:
+    if not any(files_of.values()):
         raise DatasetError(
-            f"no image files in {_some(empty)} of {root}, expected at least one in each of {len(names)} class folders "
-            f"({', '.join(sorted(SUFFIXES))}): remove the empty folders, or give classes= without them"
+            f"no image files in the {len(names)} class folders of {root} ({', '.join(sorted(SUFFIXES))})"
         )
     files = [(file, label) for label, name in enumerate(names) for file in files_of[name]]
     if verify:
         files = _readable(root, files, names, unreadable, resize, crop)
     labels = np.array([label for _, label in files], np.int64)
     return ImageFolder(root, [file for file, _ in files], labels, names, resize=resize, crop=crop)
+
+
+def shorter_side(size: int) -> int:
+    """To which the shorter side of a picture is scaled before a square of that size is cut out of it, as is customary.
+
+    >>> shorter_side(224), shorter_side(32)
+    (256, 36)
+    """
+    return size * 8 // 7
 
 
 def image_names(root: Path, subfolder: str) -> list[str]:
@@ -150,7 +167,7 @@ def _class_names(root: Path, expected: Sequence[str] | None) -> tuple[str, ...]:
         raise DatasetError(
             f"the class folders of {root} are not the {len(expected)} expected classes: "
             + "; ".join(
-                f"{len(names)} {what} ({_some(names)})"
+                f"{len(names)} {what} ({some(names)})"
                 for what, names in (("missing", missing), ("not expected", surplus))
                 if names
             )
@@ -183,11 +200,12 @@ def _readable(
         raise DatasetError(f"{report}\nreplace them, or leave them out with unreadable='skip'")
     lost = sorted({label for _, label in files} - {label for _, label in good})
     if lost:
-        raise DatasetError(f"{report}\nno image would be left in {_some([names[label] for label in lost])}")
+        raise DatasetError(f"{report}\nno image would be left in {some([names[label] for label in lost])}")
     warnings.warn(report, stacklevel=3)
     return good
 
 
-def _some(names: Sequence[str], limit: int = 5) -> str:
+def some(names: Sequence[str], limit: int = 5) -> str:
+    """The first few of many names, for a message."""
     listed = ", ".join(map(repr, names[:limit]))
     return listed if len(names) <= limit else f"{listed} and {len(names) - limit} more"

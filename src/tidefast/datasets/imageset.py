@@ -13,6 +13,12 @@ Pixels: TypeAlias = npt.NDArray[np.uint8]
 Labels: TypeAlias = npt.NDArray[np.int64]
 
 
+class ModelClasses(tuple[str, ...]):
+    """Class names in the order of a model's outputs: the labels of images that have them are the model's own."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, eq=False)
 class ImageSet:
     """Images uint8 [N, H, W, 3], labels int64 [N], class names; unpacks into images and labels.
@@ -58,3 +64,7 @@ class ImageSet:
     def __getitem__(self, indices: slice | Sequence[int] | npt.NDArray[Any]) -> ImageSet:
         """The images at `indices`, as a set of its own."""
         return ImageSet(self.images[indices], self.labels[indices], self.classes, self.origins[indices])
+
+    def relabelled(self, labels: Labels, classes: tuple[str, ...]) -> ImageSet:
+        """The same images under other labels."""
+        return ImageSet(self.images, labels, classes, self.origins)

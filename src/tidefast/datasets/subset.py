@@ -53,7 +53,13 @@ class Subset:
         return f"Subset({len(self)} of {self.whole!r})"
 
     def __getitem__(self, indices: slice | Sequence[int] | npt.NDArray[Any]) -> ImageSet:
-        return self.whole[self.places[indices]]
+        return self.whole[self.places[indices]].relabelled(self.labels[indices], self.classes)
+
+    def relabelled(self, labels: Labels, classes: tuple[str, ...]) -> Subset:
+        """The same images under other labels."""
+        other = Subset(self.whole, self.places)
+        other.labels, other.classes = labels, classes
+        return other
 
 
 def draw_subset(ids: Sequence[Item], images: int, seed: int = 1) -> list[Item]:

@@ -55,9 +55,14 @@ def open_source(source: str | os.PathLike[str], images: int = SOURCE_IMAGES) -> 
     >>> images.shape, labels.shape
     (torch.Size([64, 3, 32, 32]), torch.Size([64]))
     """
-    if Path(source).is_file() and Path(source).suffix == ".safetensors":
+    if is_prepared(source):
         return str(source)
     return source_batches(open_images(source), images)
+
+
+def is_prepared(source: str | os.PathLike[str]) -> bool:
+    """Whether it is a file of `tidefast.prepare`, and no images."""
+    return Path(source).is_file() and Path(source).suffix == ".safetensors"
 
 
 def source_batches(data: LabelledImages, images: int = SOURCE_IMAGES, batch: int = 64) -> SourceBatches:

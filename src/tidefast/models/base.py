@@ -10,6 +10,7 @@ from torch import nn
 from tidefast.core.registry import Registry
 from tidefast.core.specification import Given, Specification, called
 from tidefast.errors import SpecificationError
+from tidefast.models.declared import with_normalization
 
 
 class ModelEntry(ABC):
@@ -38,20 +39,21 @@ def load(name: Given, **options: Any) -> nn.Module:
     """A trained network by name, in evaluation mode; each call returns a network of its own.
 
     `options` are those of its entry, such as `weights` of the torchvision networks; they may stand in the name, as in
-    "resnet50:classes=d109". `module:function` returns a network that is taken as it is.
+    "resnet50:classes=d109". `module:function` returns a network, which gets the normalisation that it declares (see
+    `ModelInput`; timm's do) in front of it, and is taken as it is where it declares none.
 
     >>> import torch
     >>> load("bundled-resnet")(torch.rand(1, 3, 32, 32)).shape
     torch.Size([1, 10])
     """
     entry = _found(name, options)
-    return entry.load() if isinstance(entry, ModelEntry) else entry
+    return entry.load() if isinstance(entry, ModelEntry) else with_normalization(entry)
 
 
 def build(name: Given, **options: Any) -> nn.Module:
-    """The network that `load` would return, untrained; what `module:function` returns, as it is."""
+    """The network that `load` would return, untrained; what `module:function` returns, as `load` has it."""
     entry = _found(name, options)
-    return entry.build() if isinstance(entry, ModelEntry) else entry
+    return entry.build() if isinstance(entry, ModelEntry) else with_normalization(entry)
 
 
 def _found(name: Given, options: dict[str, Any]) -> ModelEntry | nn.Module:

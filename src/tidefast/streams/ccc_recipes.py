@@ -68,6 +68,8 @@ class CCCRecipe(Recipe):
     random_speeds: ClassVar[tuple[int, ...]] = (1000, 2000, 5000)
 
     def __post_init__(self) -> None:
+        if type(self.crop) is int:
+            raise TypeError(f"crop is True or False, got {self.crop}: the side of the images is size={self.crop}")
         super().__post_init__()
         noise_types(self._chain_level)
         for speed in self.speeds:

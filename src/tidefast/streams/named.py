@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from tidefast import datasets
-from tidefast.core.constraints import Constrained, Count, Percent
+from tidefast.core.constraints import Constrained, Count, Percent, constraints_of
 from tidefast.core.registry import Registry
 from tidefast.core.specification import Given, Specification, called, imported
 from tidefast.corruptions.severity import Scale
-from tidefast.datasets import LabelledImages
+from tidefast.datasets import ClassesGiven, ImageFolder, ImageSet, LabelledImages, Subset
 from tidefast.datasets.parts import PartName
 from tidefast.errors import SpecificationError
 from tidefast.streams.batching import Ragged
@@ -84,7 +84,8 @@ class Recipe(Constrained):
 
 registry: Registry[Recipe] = Registry("stream", Recipe)
 
-_GENERAL = ("data", "part", "seed", "steps", "batch", "order", "ragged", "scale")
+_OF_FILES = ("size", "resize", "classes")
+_GENERAL = ("data", "part", *_OF_FILES, "seed", "steps", "batch", "order", "ragged", "scale")
 
 
 def make(
@@ -92,6 +93,9 @@ def make(
     data: Data | str | os.PathLike[str] | None = None,
     *,
     part: PartName | None = None,
+    size: int | None = None,
+    resize: int | None = None,
+    classes: ClassesGiven | None = None,
     seed: int | None = None,
     steps: int | None = None,
     batch: int | None = None,
@@ -104,7 +108,8 @@ def make(
 
     They may stand in the name, as in "ccc-mini:level=hard", and so may all else. `module:function` is called with
     `seed`, `steps`, `batch` and whatever else is given, and returns the stream. `data` may also be a name or a path
-    that `tidefast.datasets.open` takes. `part`: "stream" or "held" of it, which have no image in common.
+    that `tidefast.datasets.open` takes, which explains `size`, `resize` and `classes`. `part`: "stream" or "held" of
+    it, which have no image in common.
     `seed` defaults to 0, `batch` to that of the protocol, `ragged` to "keep".
 
     >>> stream = make("drift", seed=43, steps=2000)
@@ -113,7 +118,8 @@ def make(
     >>> str(stream[0].domain), str(stream[20].domain)
     ('gaussian_noise 5', 'gaussian_noise 5 + impulse_noise 1.25')
     """
-    asked = dict(zip(_GENERAL, (data, part, seed, steps, batch, order, ragged, scale), strict=True))
+    values = (data, part, size, resize, classes, seed, steps, batch, order, ragged, scale)
+    asked = dict(zip(_GENERAL, values, strict=True))
     given = {key: value for key, value in asked.items() if value is not None}
     specification = Specification.parse(name).but(**options, **given)
     what = f"stream {specification.name!r}"
@@ -134,9 +140,12 @@ def _bound(specification: Specification) -> Callable[[], object]:
         asked = specification.but(**{"seed": 0, "steps": None, "batch": None, **specification.options})
         return registry.bound(asked, also=" (a stream is made with seed, steps and batch)")
     general = {key: value for key, value in specification.options.items() if key in _GENERAL}
-    own = {key: value for key, value in specification.options.items() if key not in _GENERAL}
     also = f", and for every stream: {', '.join(_GENERAL)}"
-    return functools.partial(_of_recipe, registry.bound(Specification(specification.name, own), also=also), general)
+    own = {key: value for key, value in specification.options.items() if key not in _GENERAL}
+    bound = registry.bound(Specification(specification.name, own), also=also)
+    if "classes" in general and isinstance(bound.func, type) and "classes" in constraints_of(bound.func):
+        bound = functools.partial(bound, classes=general["classes"])  # of stored images, which it counts
+    return functools.partial(_of_recipe, bound, general)
 
 
 def _is_recipe(address: str) -> bool:
@@ -157,12 +166,25 @@ def _of_recipe(make_recipe: Callable[[], Recipe], general: dict[str, Any]) -> Se
         ragged=general.get("ragged", "keep"),
         scale=general.get("scale"),
     )
-    images = datasets.open(data) if isinstance(data, (str, os.PathLike)) else data
+    images = _opened(recipe, data, {key: general[key] for key in _OF_FILES if key in general})
     if "part" in general:
         if images is None and recipe.needs:
             raise ValueError(f"part={general['part']!r} is of images that stream {recipe.name!r} is given as data=")
         images = datasets.part_of(recipe.clean_images(images), general["part"])
     return recipe.stream(images, settings)
+
+
+def _opened(recipe: Recipe, data: Data | str | os.PathLike[str] | None, asked: dict[str, Any]) -> Data | None:
+    if isinstance(data, (str, os.PathLike)):
+        return datasets.open(data, **asked)
+    if "size" in asked or "resize" in asked:
+        raise ValueError(f"size= and resize= are for image files: give stream {recipe.name!r} their folder as data=")
+    if "classes" not in asked or data is None:
+        return data
+    images = labelled_images(data)
+    if not isinstance(images, (ImageSet, ImageFolder, Subset)):
+        raise TypeError(f"classes= takes a folder, an ImageSet or a pair of arrays as data, got {type(data).__name__}")
+    return datasets.matched(images, asked["classes"])
 
 
 @registry.register("clean")

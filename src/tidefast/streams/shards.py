@@ -18,7 +18,7 @@ from tidefast.core.validation import require_choice, require_count
 from tidefast.datasets.errors import DatasetError
 from tidefast.streams.batch import RawBatch, Span
 from tidefast.streams.batching import RAGGED, Ragged
-from tidefast.streams.ccc_recipes import CCCRecipe
+from tidefast.streams.ccc_recipes import CCC1kRecipe, CCCMiniRecipe, CCCRecipe
 from tidefast.streams.images import Data
 from tidefast.streams.jpeg import decode
 from tidefast.streams.named import Recipe, registry
@@ -187,14 +187,14 @@ def find_shards(folder: str | os.PathLike[str]) -> list[Path]:
 class CCCShardsRecipe(Recipe):
     """CCC from published or generated shards.
 
-    `path`: the folder of the shards; or, with `level` and `speed`, the folder that holds the folders of the streams,
-    of which `seed` then picks one. `interleave`: None for the true order; 4 for the order in which four loader
-    workers, the default of many evaluations, deliver it.
+    `path`: the folder of the shards; or, with `level`, the folder that holds the folders of the streams, of which the
+    level, `speed` and `seed` pick one; without `speed` it is 1000, or the only one that is there. `interleave`: None
+    for the true order; 4 for the order in which four loader workers, the default of many evaluations, deliver it.
     """
 
     path: str | os.PathLike[str] = ""
     level: str | float | None = None
-    speed: int | str = 1000
+    speed: int | str | None = None
     interleave: Count | None = None
 
     needs: ClassVar[str] = (
@@ -222,14 +222,32 @@ class CCCShardsRecipe(Recipe):
 
     def _shards(self, seed: int) -> list[Path]:
         root = Path(self.path)
-        if self.level is None:
-            folders = [root]
-        else:
-            target = CCCRecipe(self.level).aim
-            # The generator writes 0.0 where the hosted copy has 0.
-            spellings = dict.fromkeys((f"{target:g}", f"{float(target)}"))
-            folders = [root / folder_name(spelling, self.speed, seed) for spelling in spellings]
+        folders = [root] if self.level is None else self._folders(root, seed)
+        if len(folders) > 1:
+            raise DatasetError(
+                f"{root} holds several streams of the level {self.level!r} with seed {seed} "
+                f"({', '.join(folder.name for folder in folders)}): give speed=, or one of them as path="
+            )
         for folder in folders:
             if shards := find_shards(folder):
                 return shards
-        raise DatasetError(f"there is no {shard_name(0)} in {' or '.join(map(str, folders))}; {self.needs}")
+        there = sorted(folder.name for folder in root.glob("baseline_*")) if root.is_dir() else []
+        raise DatasetError(
+            f"there is no {shard_name(0)} in {folders[0] if folders else root}"
+            + (f" of the level {self.level!r} with seed {seed}" if self.level is not None else "")
+            + (f", but {', '.join(there)}" if there else "")
+            + f"; {self.needs}"
+        )
+
+    def _folders(self, root: Path, seed: int) -> list[Path]:
+        """Those of the level and the seed, and of the speed where it is given."""
+        assert self.level is not None
+        # A level aims at one accuracy on ImageNet and at others on the bundled images.
+        targets = {kind(self.level).aim for kind in (CCCRecipe, CCCMiniRecipe, CCC1kRecipe)}
+        # The generator writes 0.0 where the hosted copy has 0.
+        spellings = sorted({text for target in targets for text in (f"{target:g}", f"{float(target)}")})
+        for speed in ("1000", "*") if self.speed is None else (str(self.speed),):
+            found = [folder for text in spellings for folder in root.glob(folder_name(text, speed, seed))]
+            if found:
+                return found
+        return []

@@ -18,14 +18,16 @@ import torch
 from torch import nn
 
 from tidefast.core.files import write_atomically
+from tidefast.core.network import logits_of
 from tidefast.core.snapshot import digest_of
 from tidefast.core.validation import require_count, require_number
 from tidefast.corruptions import CCC, corrupt
 from tidefast.corruptions.names import canonical
 from tidefast.corruptions.severity import Scale
-from tidefast.datasets import LabelledImages
+from tidefast.datasets import LabelledImages, as_tensor, require_match
 from tidefast.errors import TidefastError
 from tidefast.streams.ccc import CELLS_PER_SEVERITY, GRID, noise_types
+from tidefast.streams.for_model import class_names, number_of_classes
 from tidefast.streams.images import Data, labelled_images, nearest_scale
 from tidefast.streams.jpeg import QUALITY, stored
 from tidefast.streams.matrix import ASSUMED, MEASURED, UNKNOWN, Matrix, interpolate
@@ -101,6 +103,7 @@ def measure(
     if quality is not None:
         require_number("jpeg", quality, 1, 100)
     part = everything[some]
+    require_match(everything.classes, number_of_classes(model, as_tensor(part.images[:1])), class_names(model))
     classes = len(everything.classes)
     settings = {
         "types": list(chosen),
@@ -166,12 +169,7 @@ class _Bench:
         with torch.inference_mode():
             for start in range(0, len(images), self.batch):
                 part = torch.from_numpy(images[start : start + self.batch]).permute(0, 3, 1, 2)
-                logits = self.model(part.to(device, torch.float32).div_(255))
-                if logits.shape[1] <= self.labels.max():
-                    raise CalibrationError(
-                        f"the model answers with {logits.shape[1]} classes, but the images have labels up to "
-                        f"{self.labels.max()}"
-                    )
+                logits = logits_of(self.model(part.to(device, torch.float32).div_(255)))
                 labels = torch.from_numpy(self.labels[start : start + self.batch])
                 correct += int((logits.argmax(1).cpu() == labels).sum())
         return correct

@@ -1,0 +1,62 @@
+"""Images from a path as one model takes them: of its size, with the labels of its classes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tidefast import datasets
+from tidefast.core.network import Network
+from tidefast.datasets import ClassesGiven, ImageFolder, ImageSet, Subset
+from tidefast.datasets.cifar10 import is_cifar10
+from tidefast.models import declared_input
+
+
+def images_for(
+    model: nn.Module,
+    data: str | os.PathLike[str],
+    *,
+    size: int | None = None,
+    resize: int | None = None,
+    classes: ClassesGiven | None = None,
+) -> ImageSet | ImageFolder | Subset:
+    """The images at a path; their labels are the model's, by the names of their classes or by `classes`.
+
+    Image files are brought to `size`, or else to the size that the model declares.
+
+    >>> from tidefast import models
+    >>> images_for(models.load("bundled-resnet"), "bundled").labels.max()
+    np.int64(9)
+    """
+    asked: dict[str, Any] = {"size": size, "resize": resize, "classes": classes}
+    if size is None and resize is None and _are_files(data):
+        declared = declared_input(model)
+        asked |= {"size": declared.size, "resize": declared.resize}
+    opened = datasets.open(data, **{key: value for key, value in asked.items() if value is not None})
+    count = number_of_classes(model, datasets.as_tensor(opened[np.array([0])].images))
+    return datasets.matched(opened, count, class_names(model))
+
+
+def _are_files(data: str | os.PathLike[str]) -> bool:
+    return Path(data).is_dir() and not is_cifar10(Path(data))
+
+
+def number_of_classes(model: nn.Module, images: Tensor) -> int:
+    """How many the model answers images [N, 3, H, W] with."""
+    network = Network(model)
+    with torch.no_grad():
+        return network(images.to(network.device)).shape[1]
+
+
+def class_names(model: nn.Module) -> tuple[str, ...]:
+    """What the model calls its outputs: its `classes`, or Hugging Face's `config.id2label`; empty where it does not."""
+    classes = getattr(model, "classes", None)
+    if isinstance(classes, (list, tuple)) and all(isinstance(name, str) for name in classes):
+        return tuple(classes)
+    labels = getattr(getattr(model, "config", None), "id2label", None)
+    return tuple(map(str, labels.values())) if isinstance(labels, dict) else ()
