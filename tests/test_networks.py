@@ -249,3 +249,18 @@ def test_single_images_of_another_size_are_refused_and_the_others_go_on():
     adapter(torch.rand(1, 3, 8, 8))
     adapter(torch.rand(1, 3, 8, 8))
     assert adapter.last.skipped is None
+
+
+class KeywordOnly(nn.Module):
+    """Takes its images by name alone, as a classifier of Hugging Face may be written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = seeded()
+
+    def forward(self, *, pixel_values: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+        return {"logits": self.net(pixel_values)}
+
+
+def test_a_model_that_takes_its_images_by_name_alone_adapts_like_one_that_does_not():
+    torch.testing.assert_close(adapted_logits(KeywordOnly()), adapted_logits(seeded()), rtol=0, atol=0)
