@@ -7,13 +7,14 @@ import dataclasses
 import logging
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from tidefast.core import checkpoint, optim
+from tidefast.core.feedback import Feedback
 from tidefast.core.finite import UnusableError, all_finite, require_finite
 from tidefast.core.holder import Holder
 from tidefast.core.optim import OptimizerFactory
@@ -22,7 +23,7 @@ from tidefast.core.session import Session
 from tidefast.core.specification import Given
 from tidefast.core.state import State
 from tidefast.core.step import Forward, Step
-from tidefast.core.validation import require_choice, require_count
+from tidefast.core.validation import require_choice, require_classes, require_count
 from tidefast.errors import NonFiniteError
 from tidefast.methods import answering
 from tidefast.methods.base import Method, with_objective
@@ -99,6 +100,7 @@ class Adapter(Holder):
         make_optimizer = self.method.optimizer if optimizer is None else optim.factory(optimizer)
         own = self.method.own_reset()
         self._policies = {**({} if own is None else {"own_reset": own}), "reset": self.policy}
+        self._answering = {n: policy for n, policy in self._policies.items() if type(policy).answer is not Reset.answer}
         self.measures = {name: what for policy in self._policies.values() for name, what in policy.measures.items()}
         """What a record's `measurements` may hold, by name: the method's own reset rule's and the policy's."""
         self.callbacks, self.window, self.gather = list(callbacks), window, gather
@@ -142,56 +144,109 @@ class Adapter(Holder):
             images = self.network.admit(images)
             self._busy = True
             try:
-                logits = self._answer(images, self._session)
+                logits = self._answer(images, self._session, counts=False)
                 self._busy = False
             except BaseException:
                 self._recover()
                 raise
         return logits
 
-    def _answer(self, images: Tensor, session: Session) -> Tensor:
+    def feedback(self, images: Tensor, labels: Tensor | Sequence[int]) -> Feedback:
+        """Say what some images of the stream show, to decide whether adapting is worth it (`resets.Guard(alpha=0.05)`).
+
+        labels: classes [batch]. Only images on which the adapted network and the one that does not adapt disagree tell
+        anything; choose which ones to label without looking at who is right. Parameters and steps stay as they are.
+
+        >>> import tidefast
+        >>> from tidefast.testing import small_network
+        >>> adapter = tidefast.adapt(small_network(), "tent", reset="guard:alpha=0.05")
+        >>> images = torch.rand(16, 3, 32, 32)
+        >>> _ = adapter(images)
+        >>> adapter.feedback(images, [3] * 16).serves
+        'reference'
+        """
+        if not self.policy.takes_labels:
+            raise ValueError(
+                f"the reset policy {self.policy.name!r} as given learns nothing from labels; make the adapter with "
+                "reset=resets.Guard(alpha=0.05), for instance"
+            )
+        with torch.inference_mode(False), torch.no_grad():
+            images = self.network.admit(images)
+            draft = self._begin()
+            draft.step -= 1  # it is no step
+            try:
+                logits, reference = self._asked(images, draft)
+                known = require_classes("labels", labels, len(images), logits.shape[1]).to(logits.device)
+                result = self.policy.feedback(logits, reference(), known, self._states_of(draft, logits)["reset"])
+                self._commit(draft)
+            except BaseException:
+                self._recover()
+                raise
+        return result
+
+    def _asked(self, images: Tensor, session: Session) -> tuple[Tensor, Callable[[], Tensor]]:
+        """What the method answers from the session as it is, and what gives the reference's answer."""
         coupled = len(images) < self.gather and self.network.statistics.needs_batch
         return answering.answer(self.method, self.network, images, session, self.window if coupled else 0)
+
+    def _answer(self, images: Tensor, session: Session, *, counts: bool, answers: int | None = None) -> Tensor:
+        """Answer from the session as it is; of images that belong together only the last `answers`."""
+        logits, reference = self._asked(images, session)
+        last = slice(-(answers or len(images)), None)
+        return self._answered(logits[last], lambda: reference()[last], session, counts=counts)
+
+    def _answered(self, logits: Tensor, reference: Callable[[], Tensor], session: Session, *, counts: bool) -> Tensor:
+        """What the policies make of an answer; only where it `counts` is the session a draft that may change."""
+        if self._answering:
+            states = self._states_of(session, logits) if counts or session.states else self._declare(logits.shape[1])
+            for name, policy in self._answering.items():
+                logits = policy.answer(logits, reference, states[name], counts=counts)
+        return logits
+
+    def _states_of(self, draft: Session, logits: Tensor) -> dict[str, State]:
+        """The states of a draft, which begin with the first logits."""
+        if draft.num_classes is None:
+            draft.num_classes = logits.shape[1]
+            draft.states = self._declare(draft.num_classes)
+        return draft.states
 
     def _take(self, images: Tensor, draft: Session) -> tuple[Tensor, StepRecord]:
         coupled = self.network.statistics.needs_batch
         lone = len(images) == 1 and len(self.network.arena) > 0
         if len(images) < self.gather and (coupled or lone) and all_finite(images):
             return self._gather(images, draft)
-        return self._adapt_or_refuse(images, draft)
+        return self._adapt_or_refuse(images, draft, answers=len(images))
 
     def _gather(self, images: Tensor, draft: Session) -> tuple[Tensor, StepRecord]:
         """Few images: they are answered in the company of those before, and every `window` of them make a step."""
         if draft.recent is None and len(images) > 1:  # without company they are what there is
             draft.recent = images.clone()
-            return self._adapt_or_refuse(images, draft)
+            return self._adapt_or_refuse(images, draft, answers=len(images))
         fresh = draft.fresh + len(images)
         recent = answering.joined(draft.recent, images, max(self.window, fresh))
         if fresh >= self.window:
             draft.recent, draft.fresh = recent[-self.window :], 0
-            logits, record = self._adapt_or_refuse(recent, draft)
-            return logits[-len(images) :], record
-        logits = self._answer(images, draft)
+            return self._adapt_or_refuse(recent, draft, answers=len(images))
+        logits = self._answer(images, draft, counts=True)
         draft.recent, draft.fresh = recent, fresh
         return logits, StepRecord(draft.step, skipped=f"window holds {fresh} of {self.window} images")
 
-    def _adapt_or_refuse(self, images: Tensor, draft: Session) -> tuple[Tensor, StepRecord]:
+    def _adapt_or_refuse(self, images: Tensor, draft: Session, *, answers: int) -> tuple[Tensor, StepRecord]:
+        """A step on `images`, of which the last `answers` are to be answered."""
         try:
-            return self._adapt(images, draft)
+            return self._adapt(images, draft, answers)
         except UnusableError as reason:
-            return self._refuse(str(reason), images, draft)
+            return self._refuse(str(reason), images, draft, answers)
 
-    def _adapt(self, images: Tensor, draft: Session) -> tuple[Tensor, StepRecord]:
+    def _adapt(self, images: Tensor, draft: Session, answers: int) -> tuple[Tensor, StepRecord]:
         """The step: one pass answers, the method makes a gradient of it, the optimiser moves, the policies judge."""
         require_finite("images", images)
-        network, arena, states = self.network, self.network.arena, draft.states
+        network, arena = self.network, self.network.arena
         with torch.set_grad_enabled(len(arena) > 0), contextlib.ExitStack() as stack:
             watched = {name: stack.enter_context(policy.watching(network)) for name, policy in self._policies.items()}
             forward = Forward.of(answering.run(self.method, self.method.forward, network, images, draft))
         require_finite("logits", forward.logits)
-        if draft.num_classes is None:
-            draft.num_classes = forward.logits.shape[1]
-            states = draft.states = self._declare(draft.num_classes)
+        states = self._states_of(draft, forward.logits)
         step = Step(
             number=draft.step,
             images=images,
@@ -220,6 +275,12 @@ class Adapter(Holder):
             self.method.after_step(step, states["method"])
             if not arena.is_finite():
                 raise UnusableError(_OVERFLOW)
+        logits = self._answered(
+            self.method.output(step.answer)[-answers:],
+            lambda: answering.usable(step.source_logits()[-answers:]),
+            draft,
+            counts=True,
+        )
         verdict = verdicts.ask(self._policies, step, states, self.measures)
         verdicts.carry_out(verdict, arena, states, self.optimizer)
         draft.nonfinite = 0
@@ -230,9 +291,9 @@ class Adapter(Holder):
             reset_fraction=verdict.fraction,
             measurements=verdict.measurements,
         )
-        return self.method.output(step.answer), record
+        return logits, record
 
-    def _refuse(self, reason: str, images: Tensor, draft: Session) -> tuple[Tensor, StepRecord]:
+    def _refuse(self, reason: str, images: Tensor, draft: Session, answers: int) -> tuple[Tensor, StepRecord]:
         """Answer a batch that must not reach the parameters; after too many in a row, do what was configured."""
         self._undo()
         draft.states, draft.num_classes = self._draft().states, self._session.num_classes
@@ -252,4 +313,4 @@ class Adapter(Holder):
             )
         if too_many:
             _log.warning("%d batches in a row were unusable (the last: %s): back to the source model", count, reason)
-        return self._answer(images, draft), record
+        return self._answer(images, draft, counts=False, answers=answers), record

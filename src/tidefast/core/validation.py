@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+
+import torch
+from torch import Tensor
 
 from tidefast.core.constraints import Choice, Number
 
@@ -40,3 +43,21 @@ def require_choice(name: str, value: object, choices: Collection[object]) -> Non
     ValueError: unit must be one of 'layer', 'tensor', got 'block'
     """
     Choice(tuple(choices)).require(name, value)
+
+
+def require_classes(name: str, values: Tensor | Sequence[int], count: int, num_classes: int) -> Tensor:
+    """The same as a tensor [count]; raise unless they are so many whole numbers in [0, num_classes).
+
+    >>> require_classes("labels", [1, 2], 3, 10)
+    Traceback (most recent call last):
+    ...
+    ValueError: labels must be 3 classes, one for each image, got shape (2,)
+    """
+    classes = torch.as_tensor(values)
+    if classes.is_floating_point() or classes.is_complex() or classes.dtype == torch.bool:
+        raise TypeError(f"{name} must be whole numbers, got {classes.dtype}")
+    if classes.shape != (count,):
+        raise ValueError(f"{name} must be {count} classes, one for each image, got shape {tuple(classes.shape)}")
+    if int(classes.min()) < 0 or int(classes.max()) >= num_classes:
+        raise ValueError(f"{name} must lie in [0, {num_classes - 1}], got {int(classes.min())} to {int(classes.max())}")
+    return classes

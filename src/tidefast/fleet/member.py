@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
 from tidefast.adapter import Adapter
+from tidefast.core.feedback import Feedback
 from tidefast.core.record import StepRecord
 from tidefast.core.resumption import Resumption
 
@@ -36,6 +38,12 @@ class Member(Adapter):
     def predict(self, images: Tensor) -> Tensor:
         """Predict only: logits [batch, classes]; nothing changes, and a stream that has not begun does not begin."""
         return self.fleet.take(self.name, images, adapt=False).logits
+
+    def feedback(self, images: Tensor, labels: Tensor | Sequence[int]) -> Feedback:
+        """As `Adapter.feedback`."""
+        with self.fleet._lent(self.name, begin=True) as (entry, adapter):
+            self.fleet._mark(entry)
+            return adapter.feedback(images, labels)
 
     def reset(self) -> None:
         """Back to the source model, bit for bit, as if nothing had been seen; a frozen stream stays frozen."""

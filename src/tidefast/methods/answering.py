@@ -53,11 +53,25 @@ def _state(method: Method, network: Network, images: Tensor, session: Session) -
 
 
 @torch.no_grad()
-def answer(method: Method, network: Network, images: Tensor, session: Session, company: int) -> Tensor:
-    """Finite logits for any images, from the session as it is; unusable pixels count as 0, and a row that stays
-    unusable gets equal logits. With `company` they are answered among the latest that were gathered, so many in all."""
+def answer(
+    method: Method, network: Network, images: Tensor, session: Session, company: int
+) -> tuple[Tensor, Callable[[], Tensor]]:
+    """Finite logits for any images, from the session as it is, and what gives those of the network that does not adapt.
+
+    Unusable pixels count as 0, and a row that stays unusable gets equal logits. With `company` the images are answered
+    among the latest that were gathered, so many in all.
+    """
     if not all_finite(images):
         images = torch.where(torch.isfinite(images), images, 0.0)
     asked = joined(session.recent, images, max(company, len(images))) if company else images
-    logits = method.output(run(method, method.predict, network, asked, session))[-len(images) :]
+
+    def reference() -> Tensor:
+        with network.taking(asked):
+            return usable(network.source_logits(asked)[-len(images) :])
+
+    return usable(method.output(run(method, method.predict, network, asked, session))[-len(images) :]), reference
+
+
+def usable(logits: Tensor) -> Tensor:
+    """Logits [images, classes] with equal ones in the rows that are not finite."""
     return logits if all_finite(logits) else torch.where(torch.isfinite(logits).all(1, keepdim=True), logits, 0.0)

@@ -51,7 +51,7 @@ class AETTA(Reset):
     measures: ClassVar[Mapping[str, Measurement]] = {
         "estimated_accuracy": Measurement("Accuracy estimated from passes with dropout, a moving average.", "share")
     }
-    quick: ClassVar[Mapping[str, Any]] = {"passes": 2, "fall": 0.0, "span": 1}
+    quick: ClassVar[Mapping[str, Any]] = {"passes": 2, "lowest": 1.0}
 
     dropout: Annotated[float, Interval(gt=0.0, lt=1.0)] | None = None
     """Share of the activations that a pass drops. None: 0.4 up to 50 classes, 0.3 up to 500, 0.2 beyond, as published

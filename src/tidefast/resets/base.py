@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from tidefast.core import measurement
 from tidefast.core.constraints import Constrained
+from tidefast.core.feedback import Feedback
 from tidefast.core.measurement import Measurement
 from tidefast.core.network import Network
 from tidefast.core.registry import Registry
@@ -63,6 +64,11 @@ class Reset(Constrained):
         """Whether source data is of use to it; by default where it is needed."""
         return self.needs_source is not None
 
+    @property
+    def takes_labels(self) -> bool:
+        """Whether labels are of use to it: whether it has `feedback`."""
+        return False
+
     def configure(self, model: nn.Module) -> None:
         """Prepare the private network, after the method did: where a policy must see what happens inside it."""
 
@@ -87,9 +93,22 @@ class Reset(Constrained):
     def adjust_gradient(self, step: Step, state: State) -> None:
         """Called with the method's gradient in the arena, before the optimiser steps; may add to it."""
 
+    def answer(self, logits: Tensor, reference: Callable[[], Tensor], state: State, *, counts: bool) -> Tensor:
+        """What the caller gets for the method's logits [images, classes]: of a batch, or of a single image.
+
+        reference: gives the logits of the network that does not adapt for the same images; one pass.
+        counts: whether this is an adapting call; if not (`predict`, a batch that is unusable), no state may change.
+        In a step it is called after the update and before `observe`.
+        """
+        return logits
+
     def observe(self, step: Step, state: State) -> Verdict:
         """Called after the update; `step.answer` is of before it."""
         raise NotImplementedError(f"{type(self).__name__} must define observe()")
+
+    def feedback(self, logits: Tensor, reference: Tensor, labels: Tensor, state: State) -> Feedback:
+        """Called with labels [images], and what adapted network and reference say of these images now."""
+        raise NotImplementedError(f"{type(self).__name__} takes labels and must define feedback()")
 
 
 registry: Registry[Reset] = Registry("reset", Reset)

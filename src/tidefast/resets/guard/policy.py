@@ -16,8 +16,9 @@ from tidefast.core.network import Network
 from tidefast.core.source import SourceData
 from tidefast.core.state import Field, State
 from tidefast.core.step import Step
-from tidefast.resets.base import Reset, Verdict, registry
+from tidefast.resets.base import Verdict, registry
 from tidefast.resets.guard.look import dress
+from tidefast.resets.guard.promises import Promises
 
 CANARIES, ANSWERS = "guard_canaries", "guard_answers"
 """The constants: images [n, ...], and what the source model says they and their mirror images are [2, n]."""
@@ -27,7 +28,7 @@ _LOWEST_RATE = 1e-12
 
 @registry.register("guard")
 @dataclass(frozen=True)
-class Guard(Reset):
+class Guard(Promises):
     """A detector, not a timer: it resets when it has evidence that adapting does harm.
 
     1. Now and then it dresses canaries, source images whose answers are known, in the look of the batch at hand.
@@ -50,6 +51,7 @@ class Guard(Reset):
         "evidence": Measurement("Evidence of harm: standard errors lost to not adapting, added up."),
         "kept_belief": Measurement("What the source believes of the answers, relative to its own.", "share"),
         "rate": Measurement("Learning rate in use over the one that was given.", "share"),
+        **Promises.measures,
     }
 
     limit: Positive = 4.0
@@ -92,6 +94,7 @@ class Guard(Reset):
             Field("batches", lambda: 0),
             Field("unasked", lambda: 0),
             Field("rate", lambda: 1.0, lifetime="stream"),
+            *self.promise_fields(),
         ]
         if CANARIES not in network.constants:
             return [*shared, Field("kept", lambda: None)]
@@ -104,7 +107,7 @@ class Guard(Reset):
         early = batches <= _EARLY and batches & (batches - 1) == 0
         asks = early or unasked >= 2 * self.asked
         state.update({"batches": batches, "unasked": 0 if asks else unasked})
-        measured, harmful = {"rate": rate}, False
+        measured, harmful = {"rate": rate, **self.promised(state)}, False
         if asks:
             ask = self._ask_canaries if CANARIES in step.constants else self._ask_stream
             harmful, answers = ask(step, state)
