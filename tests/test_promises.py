@@ -92,8 +92,10 @@ def disturb(adapter: tidefast.Adapter, seed: int) -> None:
 
 def differences(adapter: tidefast.Adapter, images: Tensor) -> list[bool]:
     """For which images an adapting call gives another answer than the reference, in the same company."""
-    recent = adapter._session.recent
-    asked = images if len(images) > 1 or recent is None else torch.cat([recent, images])[-adapter.window :]
+    session, asked = adapter._session, images
+    if len(images) < adapter.gather and session.recent is not None:
+        fresh = session.fresh if torch.isfinite(images).all() else 0
+        asked = torch.cat([session.recent, images])[-max(adapter.window, fresh + len(images)) :]
     with adapter.network.taking(asked):
         reference = adapter.network.source_logits(asked.nan_to_num(0.0, 0.0, 0.0))[-len(images) :].argmax(1)
     return (adapter(images).argmax(1) != reference).tolist()
