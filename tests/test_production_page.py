@@ -26,7 +26,8 @@ PAGE = (ROOT / "docs" / "production.md").read_text()
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory):
-    with serving.serving(tmp_path_factory.mktemp("page") / "state", "--max-wait", "0") as running:
+    more = ("--max-wait", "0", "--canaries", "bundled:part=held")
+    with serving.serving(tmp_path_factory.mktemp("page") / "state", *more) as running:
         yield running
 
 

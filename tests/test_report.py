@@ -17,7 +17,9 @@ from PIL import Image
 
 from tidefast import report
 from tidefast.bench import metrics
+from tidefast.core.measurement import Measurement
 from tidefast.report import axes, curves, heatmap, markup, page
+from tidefast.report import floor as floors
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
@@ -210,6 +212,49 @@ def test_verdicts_follow_the_lead_over_the_source():
     assert "FALLS collapsed: 17.2 % (the model that does not adapt: 20.3 %); 9.4 % in its last quarter" in said
     assert "FADES is fading" in said
     assert "Best over the whole stream, in this one run: HOLDS" in said
+
+
+def test_who_fell_and_when_is_told_against_the_floor():
+    floor = np.repeat([0.6, 0.5, 0.4, 0.3], 25)  # a stream that grows harder: nobody is to blame for that
+    histories = [
+        history_of("source", np.full(100, 0.2)),
+        history_of("floor", floor),
+        history_of("falls", np.where(np.arange(100) < 40, floor, 0.1)),
+        history_of("dips", np.where(np.arange(100) // 10 == 4, floor - 0.2, floor)),
+        history_of("holds", floor + 0.02),
+    ]
+    content = report.ReportData("", histories, "source", CLASSES, floor="floor")
+    assert [fate.history.key for fate in floors.fates(content)] == ["falls", "dips", "holds"]
+    falls, dips, holds = floors.fates(content)
+    assert falls.fell == pytest.approx(40, abs=content.window)
+    assert (dips.fell, holds.fell, holds.said) == (None, None, "held")
+    assert dips.said.startswith("held, below for 1")
+    verdicts = [row.verdict for row in report.headline_rows(content)]
+    assert verdicts == ["reference", "holding", "fading", "holding", "holding"]
+    said = " ".join(report.conclusions(content))
+    assert f"FALLS fell at batch {falls.fell}, below FLOOR. Held to the end: DIPS; HOLDS." in said
+    page = report.render(content)
+    assert "Who fell, when, and who held" in page
+    assert page.count('class="fallen"') == 2
+    assert "Who fell" not in report.render(report.ReportData("", histories, "source", CLASSES))
+
+
+@pytest.mark.parametrize("lengths", [(0, 9, 9), (9, 0, 9), (9, 9, 0), (9, 1, 9), (9, 9, 1)])
+def test_whoever_is_behind_the_page_can_be_made(lengths):
+    keys = ("source", "floor", "eta")
+    histories = [history_of(key, np.full(n, 0.2), 9) for key, n in zip(keys, lengths, strict=True)]
+    report.render(report.ReportData("", histories, "source", CLASSES, floor="floor"))
+
+
+def test_what_is_measured_now_and_then_is_drawn_through():
+    sparse = np.where(np.arange(100) % 8 == 7, 0.5, np.nan)
+    history = dataclasses.replace(
+        history_of("guarded", np.full(100, 0.5)),
+        measures={"agreement": Measurement("Known answers.", "share")},
+        measurements={"agreement": sparse},
+    )
+    (panel,) = curves.measurements(report.ReportData("", [history], "source", CLASSES), {})
+    assert re.search(r'd="M[\d. ]+(L[\d. ]+){11}"', panel)
 
 
 def test_no_verdict_without_the_source_on_the_same_batches():

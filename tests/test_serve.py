@@ -67,10 +67,13 @@ def lone() -> tidefast.Adapter:
 
 
 @contextlib.contextmanager
-def running(folder: Path, model: torch.nn.Module | None = None, watch=None, labels=None, reset="asr", **chosen):
+def running(
+    folder: Path, model: torch.nn.Module | None = None, watch=None, labels=None, reset="asr", canaries=None, **chosen
+):
     """A server of this process, and a client for it."""
     settings = serve.Settings(**{"state": folder, "side": (16, 16), "threads": 1, "snapshot_every": 600.0, **chosen})
-    service = serve.Service(settings, model or net(), {"method": "eta", "reset": reset}, watch=watch, labels=labels)
+    options = {"method": "eta", "reset": reset}
+    service = serve.Service(settings, model or net(), options, watch=watch, labels=labels, canaries=canaries)
     listening = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(
         uvicorn.Config(serve.make_app(service), log_config=None, access_log=False, lifespan="on", ws="none")

@@ -344,7 +344,7 @@ def test_a_stream_at_a_glance():
     stream.run(3, reset_fraction=0.5)
     glance = watch.lately("camera")
     assert (glance["resets"], glance["steps"], glance["seen"], len(glance["trend"])) == (3, 100, 5.0, 40)
-    assert watch.lately("nobody") == {"resets": 0, "steps": 0, "trend": [], "seen": None}
+    assert watch.lately("nobody") == {"resets": 0, "steps": 0, "trend": [], "seen": None, "canaries": None}
 
 
 def test_streams_are_ranked_by_alarms_then_by_activity_then_by_name():

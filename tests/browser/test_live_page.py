@@ -38,8 +38,10 @@ expect = sync_api.expect
 class Stand:
     """A service on the loopback, in a thread of its own."""
 
-    def __init__(self, folder: Path, reset: str | Reset = "asr", **options: Any) -> None:
-        self.reset = reset
+    def __init__(
+        self, folder: Path, reset: str | Reset = "asr", canaries: torch.Tensor | None = None, **options: Any
+    ) -> None:
+        self.reset, self.canaries = reset, canaries
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
@@ -59,7 +61,9 @@ class Stand:
         self._server: uvicorn.Server | None = None
 
     def start(self) -> None:
-        self.service = Service(self.settings, self.model, {"method": "eta", "reset": self.reset})
+        self.service = Service(
+            self.settings, self.model, {"method": "eta", "reset": self.reset}, canaries=self.canaries
+        )
         self.fleet, self.watch = self.service.fleet, self.service.watch
         options = {"log_level": "error", "ws": "none", "timeout_graceful_shutdown": 1}
         self._server = uvicorn.Server(uvicorn.Config(make_app(self.service), "127.0.0.1", self.port, **options))
@@ -182,7 +186,7 @@ def test_streams_at_a_glance(visit, stand):
     assert "(2) tidefast" in tab.title()
     expect(row(tab, "camera-1").locator("td").nth(1)).to_have_text("30")
     expect(row(tab, "door/back").locator("td").nth(0)).to_have_text("2")
-    expect(row(tab, "door/back").locator("td").nth(3)).to_have_text("30 in 30")
+    expect(row(tab, "door/back").locator("td").nth(4)).to_have_text("30 in 30")
     assert row(tab, "door/back").locator("rect.over").count() == 1
     assert row(tab, "camera-1").locator(".spark path.line").count() == 2
     expect(tab.locator("#about")).to_have_text("small · eta · reset asr")
@@ -262,6 +266,23 @@ def test_whatever_a_policy_measures_is_drawn(visit, make_stand):
     share = tab.locator("[data-plot=doubt] svg")
     expect(share).to_have_attribute("aria-label", "Doubt over 4 steps; latest: doubt 25.0 %.")
     expect(tab.locator("[data-plot=penalty]")).not_to_be_visible()
+
+
+def test_what_became_of_known_images_is_shown(visit, make_stand):
+    stand = make_stand(reset="never", canaries=torch.rand(32, 3, 16, 16, generator=torch.Generator().manual_seed(1)))
+    stand.feed("camera", 2)
+    stand.feed("camera", 1, canary_agreement=0.61, canary_reference=0.94, canary_evidence=4.2)
+    tab = visit(stand)
+    expect(row(tab, "camera").locator(".canaries")).to_have_text("61.0 %, 94.0 %")
+    expect(tab.locator("#alarm-list")).to_contain_text("answers to known images changed: 94 % to 61 %")
+    tab.get_by_role("row").get_by_role("link", name="camera").click()
+    plot = tab.locator("[data-plot=canary_agreement]")
+    expect(plot.locator("svg")).to_have_attribute("aria-label", re.compile("latest: canary agreement 61.0 %"))
+    expect(plot.locator("svg")).to_have_attribute("aria-label", re.compile("canary reference 94.0 %"))
+
+
+def test_without_canaries_there_is_no_column_for_them(visit, stand):
+    expect(row(visit(stand), "camera-1").locator(".canaries")).not_to_be_visible()
 
 
 def test_alarms_stand_beside_the_stream_until_it_is_rolled_back(visit, stand):

@@ -26,6 +26,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--window", type=int, help="images per step of gathered ones (default %(default)s)")
     parser.add_argument("--gather", type=int, help="batches of fewer images are gathered (default %(default)s)")
     parser.add_argument("--source", help="images or prepared file for methods that need source data")
+    parser.add_argument(
+        "--canaries",
+        metavar="IMAGES",
+        help="images that the model knows how to answer, to watch all streams by: a folder, .npy, .npz or data set",
+    )
     parser.add_argument("--labels", metavar="FILE", help="names of the classes, one on each line")
     parser.add_argument(
         "--side", type=int, nargs="+", metavar="N", help="height and width of images (default: the first that fit)"

@@ -13,10 +13,12 @@ from tidefast.bench import Experiment
 from tidefast.core.files import LOCK
 from tidefast.core.validation import require_count
 from tidefast.demo import display, samples
-from tidefast.demo.contestants import Contestant, pick_contestants
+from tidefast.demo.contestants import TOO_HIGH, Contestant, pick_contestants
 from tidefast.errors import FolderError
 
 LEARNING_RATE = 1e-3
+CANARIES = {"bundled-resnet": "bundled-train", "bundled-vit": "bundled-train"}
+"""Images that a network was trained on, for the guard; of others it gets clean images of the stream's own set."""
 SAMPLES, REPORT = "samples.npz", "report.html"
 
 
@@ -43,7 +45,8 @@ class Demonstration:
             contestant.method,
             reset=contestant.reset,
             model=self.model,
-            optimizer={"name": "adam", "lr": LEARNING_RATE},
+            optimizer={"name": "adam", "lr": contestant.rate * LEARNING_RATE},
+            source=CANARIES.get(self.model) if contestant.reset.name == "guard" else None,
             seed=self.seed,
             steps=self.steps,
             batch=self.batch,
@@ -59,6 +62,7 @@ class Demonstration:
             classes=classes,
             samples=shown,
             facts=self._facts(contestants),
+            floor="batchnorm",
         )
 
     def _track(self, contestant: Contestant) -> report.ContestantHistory:
@@ -73,8 +77,10 @@ class Demonstration:
             "Stream": f"{self.stream}: {self.steps:,} batches of {self.batch} images "
             f"({self.steps * self.batch:,} in all), seed {self.seed}",
             "Network": self.model,
-            "Settings": f"the same for all: Adam, learning rate {LEARNING_RATE:g}; RDumb's period is a quarter of the "
-            "stream; nothing was tuned on it",
+            "Settings": f"the same for all but the learning rate: Adam, {LEARNING_RATE:g}, or as many times that as a "
+            "name says; RDumb's period is a quarter of the stream; nothing was tuned on it",
+            "Who is to fall": f"Tent at {TOO_HIGH:g} times its rate: the lowest of 1, 10 and 30 times at which it ends "
+            "at chance on a stream of another seed; that alone decided",
             **{c.label: f"{c.method.spelled}, reset {c.reset.spelled}" for c in contestants},
         }
 

@@ -209,6 +209,13 @@ class Fleet:
             if record is not None and self._callback is not None:
                 self._callback(name, record)
 
+    def answer_as_new(self, images: Tensor) -> Tensor:
+        """What a stream that has seen nothing would answer: logits [batch, classes]; none begins."""
+        with self._gate.passing(), self._pool.lent() as adapter:
+            adapter.reset()
+            adapter.seed = self.seed
+            return adapter.predict(images)
+
     # -- lending ----------------------------------------------------------------------------------------------
 
     def _mark(self, entry: StreamEntry) -> None:

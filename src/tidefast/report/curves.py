@@ -76,7 +76,8 @@ def _compared(
     """The first of the values, in the contestant's colour, against the others, and the resets that follow."""
     first, *others = values
     lead = values[first]
-    at = _widest(lead - values[others[0]] if others else lead, points or POINTS)
+    there = np.flatnonzero(np.isfinite(lead))  # a policy may measure now and then
+    at = there[_widest((lead - values[others[0]] if others else lead)[there], points or POINTS)]
     shown = {name: of_all[at] for name, of_all in values.items()}
     low, high = float(np.nanmin([*shown.values()])), float(np.nanmax([*shown.values()]))
     margin = 0.06 * (high - low) or 0.1

@@ -107,7 +107,8 @@ class Sample:
 
 @dataclass(frozen=True, eq=False)
 class ReportData:
-    """Everything on a page. `reference` is the key of the contestant that the others are compared with."""
+    """Everything on a page. `reference` is the key of the contestant that the others are compared with, `floor` that of
+    the one that learns nothing, below which none should fall; without it nobody is said to have."""
 
     title: str
     histories: Sequence[ContestantHistory]
@@ -115,6 +116,7 @@ class ReportData:
     classes: Sequence[str]
     samples: Sequence[Sample] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
+    floor: str | None = None
 
     @property
     def total(self) -> int:

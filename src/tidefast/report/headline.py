@@ -6,15 +6,15 @@ import math
 from dataclasses import dataclass
 
 from tidefast.bench import metrics
-from tidefast.report import curves
+from tidefast.report import curves, floor
 from tidefast.report.data import ContestantHistory, ReportData
 from tidefast.report.markup import Markup, element
 
 REFERENCE, HOLDING, FADING, COLLAPSED, UNKNOWN = "reference", "holding", "fading", "collapsed", "too early to tell"
-RULE = (
+_RULE = (
     "Quarters are of the batches that a contestant has seen. The lead is its accuracy minus that of the model "
     "that does not adapt, on the same batches, in percentage points. Collapsed: below that model over all batches "
-    "seen. Fading: in the last quarter less than half of the first quarter's lead is left. Holding: neither."
+    "seen. Fading: in the last quarter {}. Holding: neither."
 )
 HEADINGS = (
     ("contestant", ""),
@@ -69,13 +69,21 @@ class HeadlineRow:
 def headline_rows(content: ReportData) -> list[HeadlineRow]:
     """One row for each contestant, in the order of the content."""
     reference = next((history for history in content.histories if history.key == content.reference), None)
-    return [_standing(history, reference) for history in content.histories]
+    return [_standing(history, reference, floor.floor_of(content)) for history in content.histories]
+
+
+def rule(content: ReportData) -> str:
+    """How verdicts are found."""
+    lowest = floor.floor_of(content)
+    if lowest is None:
+        return _RULE.format("less than half of the first quarter's lead is left")
+    return _RULE.format(f"more than {100 * floor.MARGIN:.0f} points below {lowest.label}")
 
 
 def conclusions(content: ReportData) -> list[str]:
     """What the numbers say, in sentences; nothing that they do not."""
     rows = headline_rows(content)
-    lines = []
+    lines = floor.sentences(content)
     for row in rows:
         if row.verdict == COLLAPSED:
             lines.append(
@@ -83,7 +91,7 @@ def conclusions(content: ReportData) -> list[str]:
                 f"{percent(row.overall - row.lead)} %); {percent(row.last_quarter)} % in its last quarter, with "
                 f"{row.classes_in_use:.1f} of {len(content.classes)} classes in use."
             )
-        elif row.verdict == FADING:
+        elif row.verdict == FADING and floor.floor_of(content) is None:
             lines.append(
                 f"{row.label} is fading: its lead over the model that does not adapt went from "
                 f"{100 * row.first_lead:.1f} to {100 * row.last_lead:.1f} points."
@@ -107,10 +115,14 @@ def percent(share: float) -> str:
     return "-" if math.isnan(share) else f"{100 * share:.1f}"
 
 
-def _standing(history: ContestantHistory, reference: ContestantHistory | None) -> HeadlineRow:
+def _standing(
+    history: ContestantHistory, reference: ContestantHistory | None, lowest: ContestantHistory | None
+) -> HeadlineRow:
     length = history.batches
     first, last = metrics.first_quarter(length), metrics.last_quarter(length)
-    lead, *leads = (_lead(history, reference, part) for part in (slice(0, length), first, last))
+    lead, first_lead, last_lead = (_lead(history, reference, part) for part in (slice(0, length), first, last))
+    over_floor = 0.0 if history is lowest else _lead(history, lowest, last)
+    verdict = _verdict(length, lead, first_lead, last_lead, over_floor)
     depths = history.reset_fraction[history.resets]
     return HeadlineRow(
         key=history.key,
@@ -120,13 +132,13 @@ def _standing(history: ContestantHistory, reference: ContestantHistory | None) -
         overall=history.overall,
         last_quarter=history.accuracy(last),
         lead=lead,
-        first_lead=leads[0],
-        last_lead=leads[1],
+        first_lead=first_lead,
+        last_lead=last_lead,
         resets=len(depths),
         mean_depth=float(depths.mean()) if len(depths) else float("nan"),
         classes_in_use=metrics.effective_classes(history.predicted[last]),
         milliseconds=1000 * metrics.seconds_per_batch(history.seconds),
-        verdict=REFERENCE if history is reference else _verdict(length, lead, *leads),
+        verdict=REFERENCE if history is reference else verdict,
     )
 
 
@@ -136,12 +148,13 @@ def _lead(history: ContestantHistory, reference: ContestantHistory | None, part:
     return history.accuracy(part) - reference.accuracy(part)
 
 
-def _verdict(length: int, lead: float, first: float, last: float) -> str:
+def _verdict(length: int, lead: float, first: float, last: float, over_floor: float) -> str:
     if length < 8 or math.isnan(first) or math.isnan(last):
         return UNKNOWN
     if metrics.collapsed(lead, 0.0):
         return COLLAPSED
-    return FADING if last < first / 2 else HOLDING
+    fading = last < first / 2 if math.isnan(over_floor) else over_floor < -floor.MARGIN
+    return FADING if fading else HOLDING
 
 
 def headline(content: ReportData) -> Markup:

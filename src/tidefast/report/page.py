@@ -10,9 +10,9 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 from tidefast.core.files import write_atomically
-from tidefast.report import curves, heatmap
+from tidefast.report import curves, floor, heatmap
 from tidefast.report.data import ReportData, Sample, Thumbnails
-from tidefast.report.headline import RULE, conclusions, headline
+from tidefast.report.headline import conclusions, headline, rule
 from tidefast.report.markup import Markup, data, element, join
 
 if TYPE_CHECKING:
@@ -29,7 +29,8 @@ def render(content: ReportData) -> str:
     """The page as text."""
     plots: curves.Plots = {}
     sections = [
-        section("Results", RULE, headline(content)),
+        _fallen(content),
+        section("Results", rule(content), headline(content)),
         section(
             "Accuracy over time",
             f"Mean over {content.window} batches around each. Dotted: chance. Under the curves, a stroke for each "
@@ -72,6 +73,18 @@ def render(content: ReportData) -> str:
         [_partial(content), _conclusions(content)],
         [part for part in sections if part],
         plots,
+    )
+
+
+def _fallen(content: ReportData) -> Markup:
+    lowest = floor.floor_of(content)
+    if lowest is None or not floor.fates(content):
+        return Markup("")
+    return section(
+        "Who fell, when, and who held",
+        f"Along the stream, from left to right; red where a contestant is more than {100 * floor.MARGIN:.0f} points "
+        f"below {lowest.label}, which learns nothing (mean over {content.window} batches).",
+        floor.strips(content),
     )
 
 

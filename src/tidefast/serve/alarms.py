@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -13,11 +13,12 @@ from annotated_types import Ge
 from tidefast.core.constraints import Constrained, Count, Positive, PositiveShare, Share
 from tidefast.core.record import StepRecord
 from tidefast.core.validation import require_count
+from tidefast.serve.canaries import AGREEMENT, EVIDENCE, REFERENCE
 
-KINDS = ("resets", "concentration", "disagreement", "input", "nonfinite", "lost", "snapshots")
+KINDS = ("resets", "concentration", "disagreement", "canaries", "input", "nonfinite", "lost", "snapshots")
 """Every kind of alarm; the last is about the service, "lost" about a stream or all, the others about a stream."""
 
-ADAPTATION = ("resets", "concentration", "disagreement", "nonfinite")
+ADAPTATION = ("resets", "concentration", "disagreement", "canaries", "nonfinite")
 """Kinds that end when somebody takes the stream back to an earlier state."""
 
 
@@ -73,6 +74,10 @@ class Bounds(Constrained):
     disagreement: Share = 0.8
     """An inconsistency above this in 4 of 5 of the last `disagreement_window` steps raises "disagreement"."""
     disagreement_window: Count = 50
+    canaries: Positive = 3.0
+    """Known images answered so many standard errors worse than before adapting raise "canaries", """
+    canaries_fall: Share = 0.1
+    """if that is also so large a share of them."""
     units: Positive = 8.0
     """Images so many deviations from the stream's own slow average in 3 of 4 of the last `input_window` batches
     raise "input"."""
@@ -199,6 +204,7 @@ class StreamAlarms:
             "resets": Latch(bounds.resets + 1, bounds.window),
             "concentration": Latch(bounds.stuck, bounds.stuck),
             "disagreement": Latch(math.ceil(0.8 * bounds.disagreement_window), bounds.disagreement_window),
+            "canaries": Latch(1, 1),
             "input": Latch(math.ceil(0.75 * bounds.input_window), bounds.input_window),
             "nonfinite": Latch(bounds.nonfinite, bounds.nonfinite_window),
         }
@@ -239,8 +245,18 @@ class StreamAlarms:
         if record.inconsistency is not None:
             far = record.inconsistency > bounds.disagreement
             yield _Check("disagreement", far, record.inconsistency, bounds.disagreement)
+        if EVIDENCE in record.measurements:
+            yield self._canaries(record.measurements)
         if math.isfinite(images.mean) and math.isfinite(images.deviation):
             yield self._input(images)
+
+    def _canaries(self, measured: Mapping[str, float]) -> _Check:
+        """Whether known images are answered worse than before adapting, by more than chance and by more than little."""
+        now, before, evidence = (measured[name] for name in (AGREEMENT, REFERENCE, EVIDENCE))
+        share = 0.5 if self._latches["canaries"].on else 1.0  # once raised, it stays until half of it is made up for
+        significant = evidence > share * self.bounds.canaries
+        fallen = now < (1.0 - share * self.bounds.canaries_fall) * before
+        return _Check("canaries", significant and fallen, now, before)
 
     def _input(self, images: ImageStatistics) -> _Check:
         """Whether the images are unlike the stream's own, or unlike what was given as normal."""
@@ -288,6 +304,13 @@ class StreamAlarms:
                 f"source and adapted model disagreed on more than {bound:.0%} of the images in {count} of the last "
                 f"{among} steps: one of them is wrong nearly always. Check some answers by hand; if the source model "
                 "is right, reset the stream."
+            )
+        if kind == "canaries":
+            return (
+                f"answers to known images changed: {100 * bound:.0f} % to {100 * value:.0f} %. So many got the source "
+                "model's answer before adapting, and get it now, when they look like this stream's images: it forgets "
+                "what it knew. Roll it back to a snapshot from before, or reset it; the guard as reset policy, or a "
+                "lower learning rate, prevents it."
             )
         if kind == "input":
             return (

@@ -7,13 +7,14 @@ from typing import Any
 
 import safetensors
 import safetensors.torch
-from torch import nn
+from torch import Tensor, nn
 
 from tidefast import methods, models, resets
 from tidefast.core import optim
 from tidefast.core.specification import Specification
-from tidefast.datasets import open_source
+from tidefast.datasets import open_source, open_unlabelled
 from tidefast.datasets.cifar10 import CLASSES
+from tidefast.datasets.tensors import SourceBatches
 from tidefast.serve.service import Service
 from tidefast.serve.settings import Settings
 from tidefast.serve.watch import Watch
@@ -24,24 +25,27 @@ _BUNDLED_SIZES = {"bundled-resnet": _SMALL, "bundled-vit": _SMALL, "bundled-lite
 
 def open_service(settings: Settings, watch: Watch | None = None) -> Service:
     """The service that settings describe, with its state restored; it takes requests after `Service.start`."""
-    options = _options(settings)
+    canaries = None if settings.canaries is None else open_unlabelled(settings.canaries)
+    options = _options(settings, canaries)
     network = Specification.parse(settings.model)
     size = _BUNDLED_SIZES.get(network.name)
     model = models.load(network) if settings.weights is None else _with_weights(network, settings.weights)
     labels = _labels(settings.labels) if settings.labels is not None else list(CLASSES) if size == _SMALL else None
-    return Service(settings, model, options, labels=labels, size=size, watch=watch)
+    return Service(settings, model, options, labels=labels, size=size, watch=watch, canaries=canaries)
 
 
-def _options(settings: Settings) -> dict[str, Any]:
-    """What a fleet takes beside the model, checked."""
+def _options(settings: Settings, canaries: Tensor | None) -> dict[str, Any]:
+    """What a fleet takes beside the model, checked; canaries are source data for a policy that can do without."""
     method, policy = methods.base.registry.make(settings.method), resets.base.registry.make(settings.reset)
-    source = None
-    if method.needs_source or policy.needs_source:
-        if settings.source is None:
+    source: str | SourceBatches | Tensor | None = None
+    if settings.source is None:
+        if method.needs_source or policy.needs_source:
             raise ValueError(
                 f"{settings.method} with {settings.reset} needs source images: give source= a folder of images or a "
                 "file of tidefast.prepare"
             )
+        source = canaries if policy.takes_source else None
+    elif method.takes_source or policy.takes_source:
         source = open_source(settings.source)
     return {
         "method": method,

@@ -88,7 +88,8 @@ class StreamNumbers:
     counts: Totals = field(default_factory=Totals)
     summed: Totals = field(default_factory=Totals)
     """The part of `counts` that is in the sum of the others, from times without a label."""
-    last: StepRecord | None = None
+    measured: dict[str, float] = field(default_factory=dict)
+    """The latest value of each measurement; most are taken at some steps only."""
     active: int = 0
     """When it was last active, as a number that grows with every call on any stream."""
 
@@ -145,7 +146,7 @@ class Metrics:
     def step(self, name: str, record: StepRecord, latency: float, images: int) -> None:
         """Take note of an adapting call."""
         stream = self._touched(name)
-        stream.last = record
+        stream.measured.update(record.measurements)
         was_reset = record.reset_fraction > 0
         new = Totals(1, images, 0, int(was_reset), record.reset_fraction, int(record.nonfinite > 0), 1, latency)
         self.total.add(new)
@@ -153,6 +154,15 @@ class Metrics:
         self.latency["adapt"].add(latency)
         if was_reset:
             self.depth.add(record.reset_fraction)
+
+    def measured(self, name: str) -> dict[str, float]:
+        """The latest value of each measurement of a stream."""
+        stream = self._streams.get(name)
+        return {} if stream is None else stream.measured
+
+    def began_anew(self, name: str) -> None:
+        """A stream was taken back to an earlier state, of which nothing has been measured."""
+        self.measured(name).clear()
 
     def answered(self, name: str, latency: float, images: int) -> None:
         """Take note of a call that did not adapt."""
@@ -239,7 +249,7 @@ class Metrics:
 
     def _of_streams(self) -> Iterator[Metric]:
         labelled = sorted(self._labelled)
-        measured = {stream: last.measurements for stream in labelled if (last := self._streams[stream].last)}
+        measured = {stream: dict(self._streams[stream].measured) for stream in labelled}
         for name, measurement in self.measures.items():
             gauge = GaugeMetricFamily(f"tidefast_stream_{name}", measurement.description, labels=["stream"])
             for stream, values in measured.items():

@@ -8,7 +8,7 @@ import dataclasses
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,14 +16,17 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from tidefast.adapter import Adapter
 from tidefast.core import losses
 from tidefast.core.measurement import STANDARD
+from tidefast.core.record import StepRecord
 from tidefast.core.snapshot import is_out_of_memory
 from tidefast.errors import LostStreamError, SnapshotError, UnreadableStreamError
 from tidefast.fleet import Fleet
 from tidefast.fleet.entry import Taken
 from tidefast.serve import images
 from tidefast.serve.batching import Batcher, PendingRequest
+from tidefast.serve.canaries import MEASURES, Canaries
 from tidefast.serve.limits import ByteBudget
 from tidefast.serve.refused import RefusedError
 from tidefast.serve.settings import Settings
@@ -63,6 +66,7 @@ class Service:
     options: of the fleet, beside the model: method, reset, optimizer, ...
     labels: names of the classes, if they have any.
     watch: by default one that only keeps and logs.
+    canaries: images [n, 3, height, width] that the model knows how to answer; all streams are watched by them.
     """
 
     def __init__(
@@ -74,6 +78,7 @@ class Service:
         labels: Sequence[str] | None = None,
         size: tuple[int, int] | None = None,
         watch: Watch | None = None,
+        canaries: Tensor | None = None,
     ) -> None:
         torch.set_num_threads(settings.threads_each())
         self.settings, self.labels = settings, None if labels is None else list(labels)
@@ -95,13 +100,31 @@ class Service:
             self.fleet = Fleet(
                 model, folder=self.snapshots.idle, resident=settings.resident, workers=settings.workers, **options
             )
-            self.watch.expect(self.fleet.measures)
+            self.canaries = None if canaries is None else self._known(model, canaries)
+            self.measures = {**STANDARD, **self.fleet.measures, **(MEASURES if self.canaries else {})}
+            self.watch.expect(self.measures)
             self._restore()
             if self.size is not None:
                 self._learn(self._probed(self.size))
         except BaseException:
             self.snapshots.close()
             raise
+
+    def _known(self, model: nn.Module, canaries: Tensor) -> Canaries:
+        """The canaries with the source model's answers; they tell the size of images where nobody has said it."""
+        given = (canaries.shape[-2], canaries.shape[-1])
+        if self.size is None:
+            self.size, self._size_is_sure = given, True
+        if given != self.size:
+            raise ValueError(
+                f"canaries must be {self.size[1]}x{self.size[0]} as the model's images are (width x height), got "
+                f"{given[1]}x{given[0]}: of a folder, --canaries FOLDER:resize=N,crop=N prepares them"
+            )
+        source = Adapter(model, "source")
+        try:
+            return Canaries(canaries, torch.cat([source.predict(part).argmax(1) for part in torch.split(canaries, 64)]))
+        except RuntimeError as error:
+            raise ValueError(f"the model cannot take the canaries, images of {given[1]}x{given[0]}: {error}") from error
 
     def _restore(self) -> None:
         try:
@@ -243,9 +266,8 @@ class Service:
         if taken.record is not None:
             record = taken.record
             if record.concentration is None and record.skipped is None:  # a policy that does not measure it
-                measured = {**record.measurements, "concentration": float(losses.concentration(taken.logits))}
-                record = dataclasses.replace(record, measurements=measured)
-            self.watch.step(name, record, latency=latency, images=_statistics(batch))
+                record = _with(record, {"concentration": float(losses.concentration(taken.logits))})
+            self.watch.step(name, self._with_canaries(name, record, batch), latency=latency, images=_statistics(batch))
         else:
             self.watch.answered(name, latency=latency, images=len(batch))
             if name not in self.fleet:  # what has not begun leaves nothing behind
@@ -270,6 +292,19 @@ class Service:
             )
             offset += request.size
         return answers
+
+    def _with_canaries(self, name: str, record: StepRecord, batch: Tensor) -> StepRecord:
+        """The record, with what the stream makes of the canaries when it is time to ask; what it is stays as it is."""
+        if self.canaries is None or not self.canaries.is_due(name, len(batch), stepped=record.skipped is None):
+            return record
+        try:
+            measured = self.canaries.ask(
+                name, lambda known: self.fleet.take(name, known, adapt=False).logits, self.fleet.answer_as_new, batch
+            )
+        except Exception:  # the step is done and its answer is right, whatever became of the question
+            _log.exception("stream %r could not be asked about the canaries", name)
+            return record
+        return _with(record, measured)
 
     def _taken(self, name: str, batch: Tensor, adapt: bool) -> tuple[Taken, int]:
         """What came of a batch, and how many steps the stream had lost before it."""
@@ -396,7 +431,7 @@ class Service:
         self._require(name)
         await self._by_hand(self.fleet[name].reset)
         self._unreadable.discard(name)
-        self.watch.event(name, "reset")
+        self._went_back(name, "reset")
 
     async def rollback(self, name: str, snapshot: str) -> None:
         """Back to what the stream was in a snapshot; one that was dropped begins again."""
@@ -422,7 +457,12 @@ class Service:
             self._remember(name)
 
         await self._by_hand(work)
-        self.watch.event(name, "rollback")
+        self._went_back(name, "rollback")
+
+    def _went_back(self, name: str, how: str) -> None:
+        if self.canaries is not None:
+            self.canaries.forget(name)
+        self.watch.event(name, how)
 
     async def drop(self, name: str) -> None:
         """Forget a stream."""
@@ -438,6 +478,8 @@ class Service:
 
         await self._by_hand(work)
         self._unreadable.discard(name)
+        if self.canaries is not None:
+            self.canaries.forget(name)
         self.watch.forget(name)
 
     def _require(self, name: str) -> None:
@@ -487,9 +529,8 @@ class Service:
             "labels": self.labels,
             "size": None if self.size is None else list(self.size),
             "streams": len(self.fleet),
-            "measurements": {
-                name: dataclasses.asdict(what) for name, what in {**STANDARD, **self.fleet.measures}.items()
-            },
+            "measurements": {name: dataclasses.asdict(what) for name, what in self.measures.items()},
+            "canaries": 0 if self.canaries is None else len(self.canaries),
             "settings": self.settings.public(),
         }
 
@@ -502,6 +543,11 @@ def _statistics(batch: Tensor) -> ImageStatistics:
     deviation, mean = torch.std_mean(batch, correction=0)
     lowest, highest = torch.aminmax(batch)
     return ImageStatistics(float(mean), float(deviation), float(lowest), float(highest), count=len(batch))
+
+
+def _with(record: StepRecord, measured: Mapping[str, float]) -> StepRecord:
+    """The record with further measurements."""
+    return dataclasses.replace(record, measurements={**record.measurements, **measured})
 
 
 def _no_stream(name: str) -> RefusedError:

@@ -41,6 +41,8 @@ class Settings(Constrained):
     gather: Count = 4
     """Steps of fewer images are gathered, `window` of them at a time; see `Adapter`."""
     source: str | None = None
+    canaries: str | None = None
+    """Images that the model knows how to answer: a folder, .npy, .npz or data set; all streams are watched by them."""
     labels: str | None = None
     """A file with the name of a class on each line."""
     side: tuple[Count, Count] | None = None
@@ -119,7 +121,7 @@ class Settings(Constrained):
 
     def public(self) -> dict[str, Any]:
         """What everybody who has the token may know: numbers and names, no secret and no path."""
-        hidden = {"token", "state", "weights", "source", "labels", "host", "port"}
+        hidden = {"token", "state", "weights", "source", "canaries", "labels", "host", "port"}
         plain = dataclasses.asdict(self)
         return {name: value for name, value in plain.items() if name not in hidden}
 

@@ -13,6 +13,7 @@ from typing import Any
 from tidefast.core.measurement import STANDARD, Measurement
 from tidefast.core.record import StepRecord
 from tidefast.core.validation import require_count
+from tidefast.serve import canaries
 from tidefast.serve.alarms import ADAPTATION, KINDS, Alarm, Bounds, ImageStatistics, StreamAlarms
 from tidefast.serve.metrics import Metrics
 from tidefast.serve.recent import RecentSteps
@@ -114,11 +115,12 @@ class Watch:
         with self._lock:
             self._metrics.events[what] += 1
             changed: list[Alarm] = []
-            judge = self._judges.get(name)
-            if judge is not None and what in ("reset", "rollback"):
-                judge.clear()
-                changed = self._settle(name, judge)
             if what in ("reset", "rollback"):
+                self._metrics.began_anew(name)
+                judge = self._judges.get(name)
+                if judge is not None:
+                    judge.clear()
+                    changed = self._settle(name, judge)
                 changed += self._found(name)
         _log.log(logging.WARNING if what == "damaged" else logging.INFO, "stream %r: %s", name, what)
         self._tell(changed)
@@ -197,16 +199,20 @@ class Watch:
         return [recent.unpacked(step, reasons) for step in steps]
 
     def lately(self, name: str) -> dict[str, Any]:
-        """A stream at a glance: resets in its last steps, the trend of its concentration, when it was last used."""
+        """A stream at a glance: resets in its last steps, the trend of its concentration, when it was last used, and
+        what it last made of the canaries (None before it was asked)."""
         with self._lock:
             recent = self._recent.get(name) or RecentSteps()
             steps = recent.latest(LATELY)
             seen = self._seen.get(name)
+            measured = self._metrics.measured(name)
+            asked = {what: round(measured[what], 4) for what in canaries.MEASURES if what in measured}
         return {
             "resets": sum(map(recent.was_reset, steps)),
             "steps": len(steps),
             "trend": [recent.trend(step, ("concentration", "threshold")) for step in steps[-_TREND:]],
             "seen": None if seen is None else round(seen[1], 3),
+            "canaries": asked or None,
         }
 
     def alarms(self, name: str | None = None) -> list[Alarm]:

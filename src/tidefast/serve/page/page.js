@@ -104,6 +104,7 @@
     if (said !== charts.said) charts.length = 0; // another policy measures other things
     charts.said = said;
     const parts = [found.model, found.method, present(found.reset) ? "reset " + found.reset : null];
+    $("streams").classList.toggle("no-canaries", !found.canaries);
     say($("about"), parts.filter((part) => present(part)).join(" · "));
   };
 
@@ -214,13 +215,13 @@
     head.scope = "row";
     const mark = node("span", "", "mark");
     head.append(link(stream), " ", mark);
-    const cells = ["", "", "", "wide", "wide", "wide"].map((name) => node("td", "", name));
+    const cells = ["", "", "", "wide canaries", "wide", "wide", "wide"].map((name) => node("td", "", name));
     element.append(head, ...cells);
     return { element, mark, cells };
   };
 
   const update = (row, stream) => {
-    const [alarms, step, meterCell, resets, trend, seen] = row.cells;
+    const [alarms, step, meterCell, canaries, resets, trend, seen] = row.cells;
     say(row.mark, stream.frozen ? "frozen" : "");
     const kinds = stream.alarms.map((alarm) => alarm.kind);
     alarms.className = kinds.length ? "bad" : "soft";
@@ -228,6 +229,7 @@
     say(alarms, kinds.length ? whole(kinds.length) : "–");
     say(step, whole(stream.step));
     const lately = stream.lately;
+    say(canaries, knownImages(lately.canaries));
     say(resets, lately.steps ? whole(lately.resets) + " in " + whole(lately.steps) : "–");
     say(seen, present(lately.seen) ? clock(lately.seen) : "–");
     const latest = lately.trend.findLast((pair) => present(pair[0])) || [stream.last?.concentration, stream.last?.threshold];
@@ -237,6 +239,10 @@
     meterCell.replaceChildren(meter(...latest));
     trend.replaceChildren(spark(lately.trend));
   };
+
+  // The share of known images that get the source model's answer, now and before the stream adapted.
+  const knownImages = (asked) => present(asked)
+    ? written(asked.canary_agreement, "percent") + ", " + written(asked.canary_reference, "percent") : "–";
 
   // How far the predictions are on the way from all classes alike (0) to one class only (1).
   const narrowness = (concentration) => 1 + concentration / Math.log(Math.max(2, info.classes || 1000));
