@@ -1,78 +1,233 @@
-"""Accuracy over a stream minus that of batch statistics alone: each method plain, with ASR and with the guard.
+"""What the guard promises, judged on a grid: pass or fail, with ASR, RDumb, AETTA and the plain method beside it.
 
-    python benchmarks/guard.py --streams drift recurring drift-easy --seed 3
-    python benchmarks/guard.py --streams ccc-mini:level=easy ccc-mini:level=medium ccc-mini:level=hard --seed 43
+    tidefast sweep benchmarks/guard.yaml --out runs/guard --jobs 2
+    python benchmarks/guard.py runs/guard
+    python benchmarks/guard.py benchmarks/results/guard.csv        # the same from what is committed
 
-bundled-resnet, Adam at 1, 10 and 100 times the published rate; the canaries are clean images that no stream shows.
+The first writes benchmarks/results/guard.csv and docs/images/guard-grid.png too. Sudden failures and other settings of
+the guard are tried by benchmarks/guard_trials.py.
 """
 
 from __future__ import annotations
 
-import argparse
+import csv
+import sys
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
 
 import numpy as np
-import torch
-from torch import Tensor
 
-import tidefast
-from tidefast import datasets, models, streams
-
-PUBLISHED = 1e-3
-METHODS = {"Tent": "tent", "ETA": "eta:similarity_margin=0.4", "ROID": "roid"}
-POLICIES = {"plain": "never", "+ ASR": "asr", "+ guard": "guard"}
-
-
-def main() -> None:
-    """Print a line for each stream, rate and method, as Markdown, and the mean and the worst of each column."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--streams", nargs="+", required=True)
-    parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument("--steps", type=int, default=600)
-    parser.add_argument("--canaries", type=int, default=256)
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    tidefast.keep_memory()
-    network, canaries = models.load("bundled-resnet"), held_images(options.canaries)
-    print("| stream | rate | method | batch statistics, % | " + " | ".join(POLICIES) + " |")
-    print("| --- | ---: | --- | ---: |" + " ---: |" * len(POLICIES))
-    columns: dict[str, list[float]] = {name: [] for name in POLICIES}
-    for name in options.streams:
-        stream = streams.make(name, part="stream", seed=options.seed, batch=16, steps=options.steps)
-        batches = [(batch.images, batch.labels) for batch in (stream[step] for step in range(options.steps))]
-        reference, _ = over(tidefast.adapt(network, "batchnorm"), batches)
-        for rate in (1, 10, 100):
-            for label, method in METHODS.items():
-                cells = []
-                for title, policy in POLICIES.items():
-                    source = canaries if policy == "guard" else None
-                    lr = f"adam:lr={rate * PUBLISHED}"
-                    adapter = tidefast.adapt(network, method, reset=policy, source=source, optimizer=lr)
-                    accuracy, resets = over(adapter, batches)
-                    columns[title].append(accuracy - reference)
-                    cells.append(
-                        f"{accuracy - reference:+.1f} ({resets})" if resets else f"{accuracy - reference:+.1f}"
-                    )
-                print(f"| {name} | {rate} | {label} | {reference:.1f} | " + " | ".join(cells) + " |", flush=True)
-    for word, summary in (("mean", np.mean), ("worst", np.min)):
-        print(f"| **{word}** | | | | " + " | ".join(f"{summary(values):+.1f}" for values in columns.values()) + " |")
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results" / "guard.csv"
+FIGURE = ROOT / "docs" / "images" / "guard-grid.png"
+POLICIES = {"never": "plain", "periodic": "+ RDumb", "asr": "+ ASR", "aetta": "+ AETTA", "guard": "+ guard"}
+PUBLISHED = "1"
+FLOOR, KEPT, CELLS_KEPT, QUIET = 1.0, 0.5, 0.9, 1.0
+"""Points below the reference; points below the best; share of cells; resets in 1,000 batches."""
 
 
-def held_images(count: int) -> Tensor:
-    """Clean images [count, 3, 32, 32] that no stream of `part="stream"` shows, spread over the classes."""
-    images = np.asarray(datasets.open("bundled:part=held").images)
-    chosen = images[np.linspace(0, len(images) - 1, count).round().astype(int)]
-    return torch.as_tensor(chosen).permute(0, 3, 1, 2).float() / 255
+@dataclass(frozen=True)
+class Trial:
+    """One run of the grid."""
+
+    model: str
+    stream: str
+    batch: int
+    seed: int
+    steps: int
+    method: str
+    rate: str
+    policy: str
+    accuracy: float
+    """In percent."""
+    resets: int
+
+    @property
+    def place(self) -> tuple[object, ...]:
+        """Where it was tried."""
+        return self.model, self.stream, self.batch, self.seed, self.steps
 
 
-def over(adapter: tidefast.Adapter, batches: list[tuple[Tensor, Tensor]]) -> tuple[float, int]:
-    """Accuracy in per cent over all batches, and how many resets there were."""
-    right = images = resets = 0
-    for batch, labels in batches:
-        right += int((adapter(batch).argmax(1) == labels).sum())
-        images += len(labels)
-        resets += adapter.last is not None and adapter.last.reset_fraction > 0
-    return 100 * right / images, resets
+@dataclass(frozen=True)
+class Cell:
+    """A place, a method and a rate: what each policy made of it, in points over the reference."""
+
+    place: tuple[object, ...]
+    method: str
+    rate: str
+    reference: float
+    gains: dict[str, float]
+    resets: dict[str, int]
+
+    @property
+    def batches(self) -> int:
+        """How long it was."""
+        return int(str(self.place[-1]))
+
+
+def main(*given: str) -> None:
+    """Print the verdicts, the worst cells and the whole table, as Markdown: of folders of runs, or of the table."""
+    stored = given[0].endswith(".csv")
+    trials = _read(Path(given[0])) if stored else list({trial for folder in given for trial in _runs(folder)})
+    cells = _cells(trials)
+    if not stored:
+        _write(trials)
+        _draw(cells)
+    _print_verdicts(cells)
+    print(f"\nThe ten worst of {len(cells)} cells:\n")
+    _print_table(sorted(cells, key=lambda cell: cell.gains["guard"])[:10])
+    print("\nAll of them:\n")
+    _print_table(cells)
+
+
+def _runs(folder: str) -> Iterable[Trial]:
+    from tidefast import bench
+
+    for run in bench.find(folder):
+        if not run.complete:
+            continue
+        experiment = run.experiment
+        yield Trial(
+            model=experiment.model.name,
+            stream=experiment.stream.title,
+            batch=experiment.batch or 0,
+            seed=experiment.seed,
+            steps=run.batches,
+            method=experiment.method.title or experiment.method.name,
+            rate="" if experiment.optimizer is None else experiment.optimizer.title,
+            policy=experiment.reset.name,
+            accuracy=round(100 * run.accuracy, 3),
+            resets=len(run.resets),
+        )
+
+
+def _write(trials: list[Trial]) -> None:
+    with RESULTS.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(field.name for field in fields(Trial))
+        writer.writerows(astuple(trial) for trial in sorted(trials, key=astuple))
+
+
+def _read(path: Path) -> list[Trial]:
+    kinds = {"batch": int, "seed": int, "steps": int, "accuracy": float, "resets": int}
+    with path.open(encoding="utf-8") as lines:
+        return [
+            Trial(**{name: kinds.get(name, str)(value) for name, value in row.items()}) for row in csv.DictReader(lines)
+        ]
+
+
+def _cells(trials: list[Trial]) -> list[Cell]:
+    """Those that the guard was tried on; the reference is batch statistics, or the source where there are none."""
+    references: dict[tuple[object, ...], float] = {}
+    for name in ("source", "batchnorm"):  # the second replaces the first where it is there
+        references |= {trial.place: trial.accuracy for trial in trials if trial.method == name}
+    groups: dict[tuple[tuple[object, ...], str, str], list[Trial]] = {}
+    for trial in trials:
+        if trial.method not in ("source", "batchnorm"):
+            groups.setdefault((trial.place, trial.method, trial.rate), []).append(trial)
+    return [
+        Cell(
+            place,
+            method,
+            rate,
+            references[place],
+            {trial.policy: trial.accuracy - references[place] for trial in group},
+            {trial.policy: trial.resets for trial in group},
+        )
+        for (place, method, rate), group in groups.items()
+        if any(trial.policy == "guard" for trial in group)
+    ]
+
+
+def _print_verdicts(cells: list[Cell]) -> None:
+    print("| | " + " | ".join(POLICIES.values()) + " | the guard |")
+    print("| --- |" + " ---: |" * len(POLICIES) + " --- |")
+    below = {name: [c.gains[name] < -FLOOR for c in cells if name in c.gains] for name in POLICIES}
+    _line(
+        f"floor: cells more than {FLOOR:g} point below the reference",
+        {name: f"{sum(hits)} of {len(hits)}" for name, hits in below.items()},
+        not any(below["guard"]),
+    )
+    _line(
+        "the worst of them", {name: f"{min(c.gains.get(name, np.inf) for c in cells):+.1f}" for name in POLICIES}, None
+    )
+    published = [c for c in cells if c.rate == PUBLISHED and all(n in c.gains for n in ("never", "periodic", "asr"))]
+    kept = {
+        name: [
+            c.gains[name] >= max(c.gains[n] for n in ("never", "periodic", "asr")) - KEPT
+            for c in published
+            if name in c.gains
+        ]
+        for name in POLICIES
+    }
+    _line(
+        f"gain kept: cells at the published rate within {KEPT:g} of the best of plain, RDumb, ASR",
+        {name: f"{sum(hits)} of {len(hits)}" for name, hits in kept.items()},
+        bool(kept["guard"]) and np.mean(kept["guard"]) >= CELLS_KEPT,
+    )
+    everywhere = [c for c in cells if c.gains.keys() >= POLICIES.keys()]
+    means = {name: float(np.mean([c.gains[name] for c in everywhere])) if everywhere else np.nan for name in POLICIES}
+    others = [value for name, value in means.items() if name != "guard"]
+    _line(
+        f"mean over the {len(everywhere)} cells that all have",
+        {name: f"{value:+.2f}" for name, value in means.items()},
+        means["guard"] > max(others),
+    )
+    calm = [
+        c for c in cells if c.place[1] in ("Clean", "Easy") and c.rate == PUBLISHED and c.gains.get("never", -9) > -KEPT
+    ]
+    often = {name: [1000 * c.resets[name] / c.batches for c in calm if name in c.resets] for name in POLICIES}
+    _line(
+        f"quiet: resets in 1,000 batches, mean and most, over {len(calm)} clean and easy cells where plain holds",
+        {name: f"{np.mean(v):.1f}, {max(v):.0f}" if v else "-" for name, v in often.items()},
+        bool(often["guard"]) and np.mean(often["guard"]) <= QUIET,
+    )
+
+
+def _line(what: str, values: dict[str, str], passed: bool | None) -> None:
+    verdict = "" if passed is None else "**pass**" if passed else "**fail**"
+    print(f"| {what} | " + " | ".join(values.values()) + f" | {verdict} |")
+
+
+def _print_table(cells: list[Cell]) -> None:
+    print("| network | stream | batch | method | rate | reference, % | " + " | ".join(POLICIES.values()) + " |")
+    print("| --- | --- | ---: | --- | ---: | ---: |" + " ---: |" * len(POLICIES))
+    for cell in cells:
+        model, stream, batch, *_ = cell.place
+        shown = [
+            f"{cell.gains[name]:+.1f}" + (f" ({cell.resets[name]})" if cell.resets[name] else "")
+            if name in cell.gains
+            else "-"
+            for name in POLICIES
+        ]
+        where = f"{model} | {stream} | {batch} | {cell.method} | {cell.rate}"
+        print(f"| {where} | {cell.reference:.1f} | " + " | ".join(shown) + " |")
+
+
+def _draw(cells: list[Cell]) -> None:
+    """Every cell a column, sorted by what the plain method makes of it; the floor drawn in."""
+    import matplotlib.pyplot as plt
+
+    ordered = sorted(cells, key=lambda cell: cell.gains.get("never", 0.0))
+    figure, axes = plt.subplots(figsize=(9, 4.5), layout="constrained")
+    for (name, title), mark in zip(POLICIES.items(), "xvs^o", strict=True):
+        places = [k for k, cell in enumerate(ordered) if name in cell.gains]
+        strong = {"s": 22, "zorder": 3, "color": "black"} if name == "guard" else {"s": 14, "alpha": 0.7}
+        axes.scatter(places, [ordered[k].gains[name] for k in places], marker=mark, label=title, **strong)
+    axes.axhline(0, color="grey", linewidth=0.8)
+    axes.axhline(-FLOOR, color="firebrick", linestyle="--", linewidth=1, label="the floor: 1 point below")
+    axes.set(
+        xlabel="cells, sorted by the plain method",
+        ylabel="points over the network that does not adapt",
+        yscale="symlog",
+        title="Each cell of the grid: a network, a stream, a method, a rate",
+    )
+    ticks = [-80, -40, -20, -10, -5, -2, -1, 0, 1, 2, 5, 10, 20]
+    axes.set_yticks(ticks, [f"{tick:+d}" if tick else "0" for tick in ticks])
+    axes.legend(ncols=3, fontsize=8, loc="lower right")
+    figure.savefig(FIGURE, dpi=130)
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

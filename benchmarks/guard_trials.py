@@ -1,0 +1,167 @@
+"""Sudden failures, and the guard with other numbers inside: what benchmarks/guard.yaml cannot ask.
+
+    python benchmarks/guard_trials.py failures
+    python benchmarks/guard_trials.py settings
+    python benchmarks/guard_trials.py cost
+
+bundled-resnet, batches of 16 of ccc-mini, 256 canaries that no stream shows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import tidefast
+from tidefast import datasets, models, streams
+from tidefast.resets import Guard
+
+Batch = tuple[Tensor, Tensor]
+POLICIES = ("never", "asr", "aetta", "guard")
+METHODS = {"ETA": "eta:similarity_margin=0.4", "ROID": "roid"}
+BEFORE, SETTLE, AFTER = 100, 20, 60
+"""Batches before the cause, after its end that do not count, and after those."""
+
+
+def main(what: str) -> None:
+    """Print a table as Markdown."""
+    torch.set_num_threads(1)
+    tidefast.keep_memory()
+    {"failures": print_failures, "settings": print_settings, "cost": print_cost}[what]()
+
+
+def print_failures() -> None:
+    """Accuracy from the twentieth batch after the end of a cause on, over that of batch statistics."""
+    print("| cause | method | " + " | ".join(POLICIES) + " | within 2 points |")
+    print("| --- | --- |" + " ---: |" * len(POLICIES) + " --- |")
+    for (cause, happen), (title, method) in itertools.product(CAUSES.items(), METHODS.items()):
+        gains = {policy: np.mean([_after(happen, method, policy, seed) for seed in (43, 44)]) for policy in POLICIES}
+        verdict = "**pass**" if gains["guard"] >= -2.0 else "**fail**"
+        shown = " | ".join(f"{gain:+.1f}" for gain in gains.values())
+        print(f"| {cause} | {title} | {shown} | {verdict} |", flush=True)
+
+
+def _after(happen: Callable[[tidefast.Adapter, list[Batch]], None], method: str, policy: str, seed: int) -> float:
+    batches = _batches("medium", seed, BEFORE + SETTLE + AFTER)
+    adapter = _adapter(method, policy, 1)
+    _accuracy(adapter, batches[:BEFORE])
+    happen(adapter, batches[:BEFORE])
+    _accuracy(adapter, batches[BEFORE : BEFORE + SETTLE])
+    judged = batches[BEFORE + SETTLE :]
+    return _accuracy(adapter, judged) - _accuracy(tidefast.adapt(NETWORK, "batchnorm"), judged)
+
+
+def _disturb(adapter: tidefast.Adapter, batches: list[Batch]) -> None:
+    arena = adapter.network.arena
+    arena.assign(arena.values + torch.randn(len(arena), generator=torch.Generator().manual_seed(0)))
+
+
+def _rush(adapter: tidefast.Adapter, batches: list[Batch]) -> None:
+    for group in adapter.optimizer.param_groups:
+        group["lr"] *= 1000
+    _accuracy(adapter, batches[-20:])
+    for group in adapter.optimizer.param_groups:
+        group["lr"] /= 1000
+
+
+def _stick(adapter: tidefast.Adapter, batches: list[Batch]) -> None:
+    images, labels = batches[-1]
+    _accuracy(adapter, [(images[:1].expand_as(images).clone(), labels)] * 100)
+
+
+def _single_class(adapter: tidefast.Adapter, batches: list[Batch]) -> None:
+    images, labels = (torch.cat(parts) for parts in zip(*batches, strict=True))
+    own = images[labels == 3]
+    for k in range(200):
+        adapter(own[torch.arange(16 * k, 16 * k + 16) % len(own)])
+
+
+CAUSES = {
+    "parameters disturbed": _disturb,
+    "rate times 1,000 for 20 batches": _rush,
+    "stuck sensor: one image for 100 batches": _stick,
+    "one class for 200 batches": _single_class,
+}
+
+
+def print_settings() -> None:
+    """The mean over eight cells when each number of the guard is halved and doubled."""
+    cells = [
+        (_batches(level, seed, 300), method, rate)
+        for level, seed in (("hard", 45), ("medium", 46))
+        for method, rate in (("tent", 10), (METHODS["ETA"], 10), ("roid", 1), ("roid", 30))
+    ]
+    references = [_accuracy(tidefast.adapt(NETWORK, "batchnorm"), batches) for batches, _, _ in cells]
+
+    def mean(guard: Guard) -> float:
+        gains = [
+            _accuracy(_adapter(method, guard, rate), batches) - reference
+            for (batches, method, rate), reference in zip(cells, references, strict=True)
+        ]
+        return float(np.mean(gains))
+
+    usual = mean(Guard())
+    print(f"As it is: {usual:+.2f} points over batch statistics.\n")
+    print("| number | halved | doubled | moves by less than half a point |")
+    print("| --- | ---: | ---: | --- |")
+    for name, (less, more) in _variants():
+        low, high = (mean(dataclasses.replace(Guard(), **{name: value})) - usual for value in (less, more))
+        verdict = "**pass**" if max(abs(low), abs(high)) < 0.5 else "**fail**"
+        print(
+            f"| `{name}` {getattr(Guard(), name):g} | {low:+.2f} ({less:g}) | {high:+.2f} ({more:g}) | {verdict} |",
+            flush=True,
+        )
+
+
+def _variants() -> Iterator[tuple[str, tuple[float, float]]]:
+    """Each number that plays a part with canaries; of the growth it is the surplus that is halved and doubled."""
+    for name in ("limit", "allowance", "asked", "canaries", "harshest", "mildest", "patience", "quiet"):
+        value = getattr(Guard(), name)
+        yield name, (type(value)(value / 2), value * 2)
+    surplus = Guard().growth - 1
+    yield "growth", (1 + surplus / 2, 1 + surplus * 2)
+
+
+def print_cost() -> None:
+    """CPU time of a step with each policy over that of the plain method, taking turns."""
+    batches = _batches("medium", 43, 48)
+    print("| method | " + " | ".join(POLICIES) + " |")
+    print("| --- |" + " ---: |" * len(POLICIES))
+    for title, method in METHODS.items():
+        adapters = {policy: _adapter(method, policy, 1) for policy in POLICIES}
+        spent = dict.fromkeys(POLICIES, 0.0)
+        for k in range(4):
+            for policy, adapter in adapters.items():
+                started = time.process_time()
+                _accuracy(adapter, batches)
+                spent[policy] += (time.process_time() - started) * (k > 0)  # the first round warms up
+        print(f"| {title} | " + " | ".join(f"{seconds / spent['never']:.2f}" for seconds in spent.values()) + " |")
+
+
+def _adapter(method: str, policy: str | Guard, rate: float) -> tidefast.Adapter:
+    source = CANARIES if policy == "guard" or isinstance(policy, Guard) else None
+    return tidefast.adapt(NETWORK, method, reset=policy, source=source, optimizer=f"adam:lr={rate * 1e-3}")
+
+
+def _batches(level: str, seed: int, steps: int) -> list[Batch]:
+    stream = streams.make(f"ccc-mini:level={level}", part="stream", seed=seed, batch=16, steps=steps)
+    return [(batch.images, batch.labels) for batch in (stream[step] for step in range(steps))]
+
+
+def _accuracy(adapter: tidefast.Adapter, batches: list[Batch]) -> float:
+    """In percent, adapting on the way."""
+    return 100 * float(np.mean([(adapter(images).argmax(1) == labels).float().mean() for images, labels in batches]))
+
+
+NETWORK = models.load("bundled-resnet")
+CANARIES = torch.as_tensor(np.asarray(datasets.open("bundled:part=held").images)).permute(0, 3, 1, 2).float() / 255
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
