@@ -12,15 +12,19 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Iterable
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
+
+from tidefast import bench
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "guard.csv"
-FIGURE = ROOT / "docs" / "images" / "guard-grid.png"
+IMAGES = ROOT / "docs" / "images"
+WINDOW = 100
+"""Batches over which what canaries say is compared with what is true."""
 POLICIES = {"never": "plain", "periodic": "+ RDumb", "asr": "+ ASR", "aetta": "+ AETTA", "guard": "+ guard"}
 PUBLISHED = "1"
 FLOOR, KEPT, CELLS_KEPT, QUIET = 1.0, 0.5, 0.9, 1.0
@@ -69,11 +73,13 @@ class Cell:
 def main(*given: str) -> None:
     """Print the verdicts, the worst cells and the whole table, as Markdown: of folders of runs, or of the table."""
     stored = given[0].endswith(".csv")
-    trials = _read(Path(given[0])) if stored else list({trial for folder in given for trial in _runs(folder)})
+    runs = {} if stored else {_trial(run): run for folder in given for run in bench.find(folder) if run.complete}
+    trials = _read(Path(given[0])) if stored else list(runs)
     cells = _cells(trials)
     if not stored:
         _write(trials)
         _draw(cells)
+        _draw_leads(runs)
     _print_verdicts(cells)
     print(f"\nThe ten worst of {len(cells)} cells:\n")
     _print_table(sorted(cells, key=lambda cell: cell.gains["guard"])[:10])
@@ -81,25 +87,20 @@ def main(*given: str) -> None:
     _print_table(cells)
 
 
-def _runs(folder: str) -> Iterable[Trial]:
-    from tidefast import bench
-
-    for run in bench.find(folder):
-        if not run.complete:
-            continue
-        experiment = run.experiment
-        yield Trial(
-            model=experiment.model.name,
-            stream=experiment.stream.title,
-            batch=experiment.batch or 0,
-            seed=experiment.seed,
-            steps=run.batches,
-            method=experiment.method.title or experiment.method.name,
-            rate="" if experiment.optimizer is None else experiment.optimizer.title,
-            policy=experiment.reset.name,
-            accuracy=round(100 * run.accuracy, 3),
-            resets=len(run.resets),
-        )
+def _trial(run: bench.Run) -> Trial:
+    experiment = run.experiment
+    return Trial(
+        model=experiment.model.name,
+        stream=experiment.stream.title,
+        batch=experiment.batch or 0,
+        seed=experiment.seed,
+        steps=run.batches,
+        method=experiment.method.title or experiment.method.name,
+        rate="" if experiment.optimizer is None else experiment.optimizer.title,
+        policy=experiment.reset.name,
+        accuracy=round(100 * run.accuracy, 3),
+        resets=len(run.resets),
+    )
 
 
 def _write(trials: list[Trial]) -> None:
@@ -207,8 +208,6 @@ def _print_table(cells: list[Cell]) -> None:
 
 def _draw(cells: list[Cell]) -> None:
     """Every cell a column, sorted by what the plain method makes of it; the floor drawn in."""
-    import matplotlib.pyplot as plt
-
     ordered = sorted(cells, key=lambda cell: cell.gains.get("never", 0.0))
     figure, axes = plt.subplots(figsize=(9, 4.5), layout="constrained")
     for (name, title), mark in zip(POLICIES.items(), "xvs^o", strict=True):
@@ -226,7 +225,35 @@ def _draw(cells: list[Cell]) -> None:
     ticks = [-80, -40, -20, -10, -5, -2, -1, 0, 1, 2, 5, 10, 20]
     axes.set_yticks(ticks, [f"{tick:+d}" if tick else "0" for tick in ticks])
     axes.legend(ncols=3, fontsize=8, loc="lower right")
-    figure.savefig(FIGURE, dpi=130)
+    figure.savefig(IMAGES / "guard-grid.png", dpi=130)
+
+
+def _draw_leads(runs: dict[Trial, bench.Run]) -> None:
+    """What canaries said of adapting against what labels say, for every window of every guarded run."""
+    references = {trial.place: run for trial, run in runs.items() if trial.method == "source"}
+    references |= {trial.place: run for trial, run in runs.items() if trial.method == "batchnorm"}
+    said, true = [], []
+    for trial, run in runs.items():
+        if trial.policy != "guard":
+            continue
+        lead = run.steps["correct"] - references[trial.place].steps["correct"]
+        canaries = run.steps["agreement"] - run.steps["reference_agreement"]
+        for first in range(0, trial.steps - WINDOW + 1, WINDOW):
+            window = slice(first, first + WINDOW)
+            true.append(100 * lead[window].sum() / run.steps["images"][window].sum())
+            said.append(100 * np.nanmean(canaries[window]))
+    figure, axes = plt.subplots(figsize=(5, 4.5), layout="constrained")
+    axes.scatter(said, true, s=10, alpha=0.6)
+    ends = [min(*said, *true), max(*said, *true)]
+    axes.plot(ends, ends, color="grey", linewidth=0.8)
+    axes.axhline(0, color="grey", linewidth=0.5)
+    axes.axvline(0, color="grey", linewidth=0.5)
+    axes.set(
+        xlabel="canaries: points that adapting leads by",
+        ylabel="labels: points that adapting leads by",
+        title=f"{len(said)} windows of {WINDOW} batches, correlation {np.corrcoef(said, true)[0, 1]:.2f}",
+    )
+    figure.savefig(IMAGES / "guard-canaries.png", dpi=130)
 
 
 if __name__ == "__main__":
