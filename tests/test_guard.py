@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -139,19 +141,42 @@ def test_disturbed_parameters_are_seen_within_two_looks(network, canaries, drift
     assert adapter.last.measurements["agreement"] < adapter.last.measurements["reference_agreement"]
 
 
-def test_the_rate_grows_back_to_what_was_given_and_not_beyond(canaries):
-    guard = resets.Guard(limit=0.01, allowance=0.0, asked=4, quiet=2, growth=2.0)
-    adapter = tidefast.adapt(small_network(), "tent", reset=guard, source=canaries, optimizer="adam:lr=0.5")
-    images = torch.rand(8, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+def test_the_rate_grows_back_to_what_was_given_and_not_beyond(network, canaries, drift):
+    guard = resets.Guard(limit=1.0, asked=16, quiet=2, growth=2.0)
+    adapter = tidefast.adapt(network, "tent", reset=guard, source=canaries, optimizer="adam:lr=0.5")
     rates = []
-    for _ in range(40):
+    for images, _ in drift[:40]:
         adapter(images)
         rates.append(adapter.last.measurements["rate"])
-        assert adapter.optimizer.param_groups[0]["lr"] <= 0.5 + 1e-9
-    assert min(rates) < 1.0
+        assert adapter.optimizer.param_groups[0]["lr"] == pytest.approx(0.5 * adapter.state["reset"]["rate"])
+    assert min(rates) < 0.2
+    assert any(later > earlier for earlier, later in itertools.pairwise(rates))
     assert max(rates) <= 1.0
     adapter.reset()
     assert adapter.optimizer.param_groups[0]["lr"] == 0.5
+
+
+def test_where_batch_statistics_fail_the_source_as_it_was_trained_answers_until_they_do_not(network, canaries, drift):
+    order = {"name": "dirichlet", "delta": 0.1}
+    stream = streams.make("drift-easy", part="stream", seed=3, batch=16, steps=40, order=order)
+    ordered = [(batch.images, batch.labels) for batch in (stream[k] for k in range(40))]
+    adapter = tidefast.adapt(network, "eta", reset="guard", source=canaries)
+    held = accuracy(adapter, ordered)
+    assert adapter.state["reset"]["trained_answers"] == 1
+    assert held > accuracy(tidefast.adapt(network, "source"), ordered) - 0.05
+    assert held > accuracy(tidefast.adapt(network, "batchnorm"), ordered) + 0.2
+    accuracy(adapter, drift[:24])
+    assert adapter.state["reset"]["trained_answers"] == 0
+    reference = accuracy(tidefast.adapt(network, "batchnorm"), drift[24:])
+    assert accuracy(adapter, drift[24:]) > reference - 0.02
+
+
+def test_the_source_as_it_was_trained_does_not_take_over_where_it_fails(network, canaries, drift):
+    """Its answers to noise are all of a few classes: canaries of those classes would flatter it."""
+    adapter = tidefast.adapt(network, "eta", reset="guard", source=canaries)
+    for images, _ in drift:
+        adapter(images)
+        assert adapter.state["reset"]["trained_answers"] == 0
 
 
 def test_without_canaries_it_sees_a_total_collapse(network, drift):

@@ -7,7 +7,7 @@ import dataclasses
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import torch
@@ -22,7 +22,7 @@ from tidefast.core.record import Callback, StepRecord
 from tidefast.core.session import Session
 from tidefast.core.specification import Given
 from tidefast.core.state import State
-from tidefast.core.step import Forward, Step
+from tidefast.core.step import Forward, Reference, Step
 from tidefast.core.validation import require_choice, require_classes, require_count
 from tidefast.errors import NonFiniteError
 from tidefast.methods import answering
@@ -184,7 +184,7 @@ class Adapter(Holder):
                 raise
         return result
 
-    def _asked(self, images: Tensor, session: Session) -> tuple[Tensor, Callable[[], Tensor]]:
+    def _asked(self, images: Tensor, session: Session) -> tuple[Tensor, Reference]:
         """What the method answers from the session as it is, and what gives the reference's answer."""
         coupled = len(images) < self.gather and self.network.statistics.needs_batch
         return answering.answer(self.method, self.network, images, session, self.window if coupled else 0)
@@ -193,9 +193,13 @@ class Adapter(Holder):
         """Answer from the session as it is; of images that belong together only the last `answers`."""
         logits, reference = self._asked(images, session)
         last = slice(-(answers or len(images)), None)
-        return self._answered(logits[last], lambda: reference()[last], session, counts=counts)
 
-    def _answered(self, logits: Tensor, reference: Callable[[], Tensor], session: Session, *, counts: bool) -> Tensor:
+        def unadapted(*, running_statistics: bool = False) -> Tensor:
+            return reference(running_statistics=running_statistics)[last]
+
+        return self._answered(logits[last], unadapted, session, counts=counts)
+
+    def _answered(self, logits: Tensor, reference: Reference, session: Session, *, counts: bool) -> Tensor:
         """What the policies make of an answer; only where it `counts` is the session a draft that may change."""
         if self._answering:
             states = self._states_of(session, logits) if counts or session.states else self._declare(logits.shape[1])
@@ -275,12 +279,11 @@ class Adapter(Holder):
             self.method.after_step(step, states["method"])
             if not arena.is_finite():
                 raise UnusableError(_OVERFLOW)
-        logits = self._answered(
-            self.method.output(step.answer)[-answers:],
-            lambda: answering.usable(step.source_logits()[-answers:]),
-            draft,
-            counts=True,
-        )
+
+        def unadapted(*, running_statistics: bool = False) -> Tensor:
+            return answering.usable(step.source_logits(running_statistics=running_statistics)[-answers:])
+
+        logits = self._answered(self.method.output(step.answer)[-answers:], unadapted, draft, counts=True)
         verdict = verdicts.ask(self._policies, step, states, self.measures)
         verdicts.carry_out(verdict, arena, states, self.optimizer)
         draft.nonfinite = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -31,6 +31,12 @@ class Forward:
     def of(cls, result: Tensor | Forward) -> Forward:
         """The same, where a method gave logits alone."""
         return cls(result) if isinstance(result, Tensor) else result
+
+
+class Reference(Protocol):
+    """What the network that does not adapt says of the images at hand: logits [images, classes]."""
+
+    def __call__(self, *, running_statistics: bool = False) -> Tensor: ...
 
 
 @dataclass

@@ -12,7 +12,7 @@ from tidefast.core.finite import all_finite
 from tidefast.core.network import Network
 from tidefast.core.session import Session
 from tidefast.core.state import State
-from tidefast.core.step import Forward
+from tidefast.core.step import Forward, Reference
 from tidefast.methods.base import Method
 
 R = TypeVar("R", Tensor, Tensor | Forward)
@@ -55,7 +55,7 @@ def _state(method: Method, network: Network, images: Tensor, session: Session) -
 @torch.no_grad()
 def answer(
     method: Method, network: Network, images: Tensor, session: Session, company: int
-) -> tuple[Tensor, Callable[[], Tensor]]:
+) -> tuple[Tensor, Reference]:
     """Finite logits for any images, from the session as it is, and what gives those of the network that does not adapt.
 
     Unusable pixels count as 0, and a row that stays unusable gets equal logits. With `company` the images are answered
@@ -65,9 +65,9 @@ def answer(
         images = torch.where(torch.isfinite(images), images, 0.0)
     asked = joined(session.recent, images, max(company, len(images))) if company else images
 
-    def reference() -> Tensor:
+    def reference(*, running_statistics: bool = False) -> Tensor:
         with network.taking(asked):
-            return usable(network.source_logits(asked)[-len(images) :])
+            return usable(network.source_logits(asked, running_statistics=running_statistics)[-len(images) :])
 
     return usable(method.output(run(method, method.predict, network, asked, session))[-len(images) :]), reference
 

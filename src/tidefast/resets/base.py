@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
@@ -17,7 +17,7 @@ from tidefast.core.network import Network
 from tidefast.core.registry import Registry
 from tidefast.core.source import SourceData
 from tidefast.core.state import Field, State
-from tidefast.core.step import Step
+from tidefast.core.step import Reference, Step
 
 Target = Literal["live", "anchor"]
 
@@ -93,10 +93,11 @@ class Reset(Constrained):
     def adjust_gradient(self, step: Step, state: State) -> None:
         """Called with the method's gradient in the arena, before the optimiser steps; may add to it."""
 
-    def answer(self, logits: Tensor, reference: Callable[[], Tensor], state: State, *, counts: bool) -> Tensor:
+    def answer(self, logits: Tensor, reference: Reference, state: State, *, counts: bool) -> Tensor:
         """What the caller gets for the method's logits [images, classes]: of a batch, or of a single image.
 
-        reference: gives the logits of the network that does not adapt for the same images; one pass.
+        reference: gives the logits of the network that does not adapt for the same images, with the statistics that the
+            method uses or with the source's own; one pass.
         counts: whether this is an adapting call; if not (`predict`, a batch that is unusable), no state may change.
         In a step it is called after the update and before `observe`.
         """

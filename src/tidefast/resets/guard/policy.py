@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
@@ -15,14 +16,14 @@ from tidefast.core.measurement import Measurement
 from tidefast.core.network import Network
 from tidefast.core.source import SourceData
 from tidefast.core.state import Field, State
-from tidefast.core.step import Step
+from tidefast.core.step import Reference, Step
 from tidefast.resets.base import Verdict, registry
-from tidefast.resets.guard.look import dress
+from tidefast.resets.guard.canaries import CANARIES, Look, alike, how_many, lead, prepared
 from tidefast.resets.guard.promises import Promises
 
-CANARIES, ANSWERS = "guard_canaries", "guard_answers"
-"""The constants: images [n, ...], and what the source model says they and their mirror images are [2, n]."""
 _EARLY = 8
+_EARLY_LOOKS, _RARELY = 4, 8
+"""The source as it was trained is asked in the first looks, in every eighth, and in all while it answers."""
 _LOWEST_RATE = 1e-12
 
 
@@ -39,6 +40,9 @@ class Guard(Promises):
     4. The learning rate is then lowered, the more the sooner harm was done.
     5. It grows again while nothing is wrong.
 
+    Where the network has batch statistics, the source as it was trained, with its own, is asked too, and answers in its
+    place while it is ahead: batches that are small for the number of classes, labels in order.
+
     Without canaries it compares the two networks on the stream itself and sees only a collapse that is nearly total:
     it resets when the adapted network's answers hold less than `belief` of what the other one believes.
     """
@@ -51,6 +55,7 @@ class Guard(Promises):
         "evidence": Measurement("Evidence of harm: standard errors lost to not adapting, added up."),
         "kept_belief": Measurement("What the source believes of the answers, relative to its own.", "share"),
         "rate": Measurement("Learning rate in use over the one that was given.", "share"),
+        "trained_answers": Measurement("1 while the source as it was trained answers, with its own statistics."),
         **Promises.measures,
     }
 
@@ -80,14 +85,7 @@ class Guard(Promises):
 
     @torch.no_grad()
     def prepare(self, network: Network, source: SourceData) -> dict[str, Tensor]:
-        canaries = _drawn(source, self.canaries)
-        answers = [
-            torch.cat(
-                [network.source_logits(part, running_statistics=True).argmax(1) for part in torch.split(side, 64)]
-            )
-            for side in _sides(canaries)
-        ]
-        return {CANARIES: canaries, ANSWERS: torch.stack(answers)}
+        return prepared(network, source, self.canaries)
 
     def fields(self, network: Network, num_classes: int) -> list[Field]:
         shared = [
@@ -98,7 +96,14 @@ class Guard(Promises):
         ]
         if CANARIES not in network.constants:
             return [*shared, Field("kept", lambda: None)]
-        return [*shared, Field("lost", lambda: 0.0), Field("next", lambda: 0, lifetime="stream")]
+        return [
+            *shared,
+            Field("lost", float),
+            Field("next", int, lifetime="stream"),
+            Field("looks", int, lifetime="stream"),
+            Field("against", float, lifetime="stream"),
+            Field("trained_answers", int, lifetime="stream"),
+        ]
 
     @torch.no_grad()
     def observe(self, step: Step, state: State) -> Verdict:
@@ -122,28 +127,48 @@ class Guard(Promises):
 
     def _ask_canaries(self, step: Step, state: State) -> tuple[bool, dict[str, float]]:
         """Whether not adapting would have answered enough canaries better, as the batch at hand looks."""
-        canaries, answers = step.constants[CANARIES], step.constants[ANSWERS]
-        size = min(max(2, len(step.images)), len(canaries))  # as many together as the stream's images are
-        count = size * max(1, min(self.asked, len(canaries)) // size)
-        first = int(state.number("next"))
-        state["next"] = (first + count) % len(canaries)
-        places = (torch.arange(count, device=canaries.device) + first) % len(canaries)
-        side = int(torch.randint(2, (), generator=step.generator))
-        known = answers[side, places]
-        dressed = torch.split(dress(_sides(canaries[places])[side], step.images, step.generator), size)
-        own = (torch.cat([step.answer_to(images).argmax(1) for images in dressed]) == known).float()
-        other = (torch.cat([step.network.source_logits(images).argmax(1) for images in dressed]) == known).float()
-        loss = other - own
-        agreement, reference, lost = torch.stack(
-            [own.mean(), other.mean(), loss.sum() / (1.0 + loss.square().sum()).sqrt()]
-        ).tolist()
+        count, canaries, first = how_many(step, self.asked), len(step.constants[CANARIES]), int(state.number("next"))
+        state["next"] = (first + count) % canaries
+        places = (torch.arange(count, device=step.images.device) + first) % canaries
+        look = Look.at(places, step, step.generator)
+        own, other = look.right(step.answer_to), look.right(step.network.source_logits)
+        agreement, reference, lost = torch.stack([own.mean(), other.mean(), lead(other, own)]).tolist()
         evidence = max(0.0, state.number("lost") + lost - self.allowance)
-        state["lost"] = evidence
-        return evidence > self.limit, {
-            "agreement": agreement,
-            "reference_agreement": reference,
-            "evidence": evidence,
-        }
+        looks = int(state.number("looks"))
+        state.update({"lost": evidence, "looks": looks + 1})
+        measured = {"agreement": agreement, "reference_agreement": reference, "evidence": evidence}
+        due = looks < _EARLY_LOOKS or looks % _RARELY == 0 or state["trained_answers"]
+        if due and step.network.statistics.needs_batch:
+            self._ask_as_trained(step, state, look, own)
+            measured["trained_answers"] = state.number("trained_answers")
+        return evidence > self.limit, measured
+
+    def _ask_as_trained(self, step: Step, state: State, look: Look, own: Tensor) -> None:
+        """Who is to answer: the network with the batch's statistics, or the source as it was trained, with its own.
+
+        Batch statistics fail where a batch has few of the classes. So canaries of the batch's classes are asked beside
+        the others, and what they say counts where the source, which has to tell these classes, does not fail itself.
+        """
+        trained = functools.partial(step.network.source_logits, running_statistics=True)
+        generator = torch.Generator().manual_seed(
+            step.generator.initial_seed() // 2
+        )  # the other looks keep their draws
+        classes = step.source_logits(running_statistics=True).argmax(1)
+        places = alike(classes, step.constants, how_many(step, self.asked), generator)
+        resembling = Look.at(places, step, generator)
+        at_random, of_its_classes = torch.stack(
+            [lead(look.right(trained), own), lead(resembling.right(trained), resembling.right(step.answer_to))]
+        ).tolist()
+        ahead = of_its_classes if at_random > -1.0 else min(at_random, of_its_classes)
+        answers = int(state.number("trained_answers"))
+        against = max(0.0, state.number("against") + (-ahead if answers else ahead) - self.allowance)
+        changes = against > self.limit
+        state.update({"against": 0.0 if changes else against, "trained_answers": answers ^ changes})
+
+    def answer(self, logits: Tensor, reference: Reference, state: State, *, counts: bool) -> Tensor:
+        if state.get("trained_answers"):
+            logits = reference(running_statistics=True).to(logits.dtype)
+        return super().answer(logits, reference, state, counts=counts)
 
     def _ask_stream(self, step: Step, state: State) -> tuple[bool, dict[str, float]]:
         """Whether the answers to the batch at hand have next to nothing to do any more with the source's."""
@@ -159,23 +184,3 @@ def _change_rate(step: Step, state: State, rate: float) -> None:
         for group in step.optimizer.param_groups:
             group["lr"] *= rate / state.number("rate")
     state["rate"] = rate
-
-
-def _drawn(source: SourceData, count: int) -> Tensor:
-    """So many images in no order; each of the first few thousand has the same chance, however they are sorted."""
-    generator = torch.Generator().manual_seed(0)
-    kept, ranks, seen = torch.empty(0), torch.empty(0), 0
-    for images in source:
-        drawn = torch.rand(len(images), generator=generator)
-        kept = torch.cat([kept, images]) if seen else images
-        ranks, best = torch.cat([ranks, drawn]).sort(stable=True)
-        ranks, kept = ranks[:count], kept[best[:count]]
-        seen += len(images)
-        if seen >= 16 * count:
-            break
-    return kept.clone()
-
-
-def _sides(images: Tensor) -> tuple[Tensor, Tensor]:
-    """Images and their mirror images; inputs that are no images twice as they are."""
-    return images, images.flip(-1) if images.dim() == 4 else images

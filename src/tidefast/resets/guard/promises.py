@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -15,6 +15,7 @@ from tidefast.core.constraints import Share
 from tidefast.core.feedback import Feedback
 from tidefast.core.measurement import Measurement
 from tidefast.core.state import Field, State
+from tidefast.core.step import Reference
 from tidefast.resets.base import Reset
 from tidefast.resets.guard.evidence import Evidence
 
@@ -60,7 +61,7 @@ class Promises(Reset):
             measured |= {"label_evidence": evidence.wealth, "label_evidence_needed": evidence.needed(self.alpha)}
         return measured
 
-    def answer(self, logits: Tensor, reference: Callable[[], Tensor], state: State, *, counts: bool) -> Tensor:
+    def answer(self, logits: Tensor, reference: Reference, state: State, *, counts: bool) -> Tensor:
         silent = self.alpha is not None and not _evidence(state).adapted
         if self.budget is None:
             return reference() if silent else logits
