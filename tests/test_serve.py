@@ -961,3 +961,31 @@ def test_the_command_line_starts_without_the_service():
     code = "import sys, tidefast.commands.serve; print([m for m in ('fastapi', 'uvicorn', 'PIL') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+# -- labels ---------------------------------------------------------------------------------------------------------
+
+
+def test_labels_decide_who_answers(tmp_path):
+    with running(tmp_path, reset="guard:alpha=0.05", max_wait=0.0) as client:
+        send(client, "told", LEVELS[0])
+        told = send(client, "told", LEVELS[1], "feedback", label=[1] * 8)
+        assert (told["labels"], told["serves"]) == (8, "reference")
+        assert send(client, "told", LEVELS[1])["step"] == 2
+
+        def refused(name: str, labels: list[int]) -> tuple[int, str]:
+            answer = client.post(
+                f"/v1/streams/{name}/feedback", content=npy(LEVELS[1]), headers=NPY, params={"label": labels}
+            )
+            return answer.status_code, answer.json()["reason"]
+
+        assert refused("told", [1] * 7) == (422, "unfit")
+        assert refused("told", [10] * 8) == (422, "unfit")
+        assert refused("nobody", [1] * 8) == (404, "unknown")
+
+
+def test_labels_are_refused_where_they_are_of_no_use(client):
+    send(client, "deaf", LEVELS[0])
+    answer = client.post("/v1/streams/deaf/feedback", content=npy(LEVELS[1]), headers=NPY, params={"label": [1] * 8})
+    assert (answer.status_code, answer.json()["reason"]) == (422, "unfit")
+    assert "guard:alpha=0.05" in answer.json()["detail"]

@@ -21,6 +21,7 @@ from tidefast.serve.schemas import (
     ROLLBACK,
     SECURITY,
     AlarmState,
+    FeedbackState,
     Health,
     Name,
     Predictions,
@@ -44,6 +45,30 @@ def add_routes(app: FastAPI, service: Service) -> None:
 
 def _add_images(app: FastAPI, service: Service) -> None:
     limits = service.settings
+
+    @app.post(
+        "/v1/streams/{name}/feedback",
+        summary="Labels for some images",
+        response_model=FeedbackState,
+        responses=responses(404, 408, 413, 415),
+        tags=["images"],
+        openapi_extra={**BODY, **SECURITY},
+    )
+    async def feedback(
+        request: Request,
+        name: Name,
+        label: Annotated[list[Annotated[int, Query(ge=0, le=2**31)]], Query(description="A class for each image")],
+    ) -> Any:
+        """Labels decide whether the adapted network answers, with a policy that takes them (`guard:alpha=0.05`)."""
+        stream = decoded_name(name)
+        service.require_labels_wanted(stream)
+        with service.bodies.account() as account:
+            try:
+                async with asyncio.timeout(limits.timeout):
+                    pixels = await read_images(request, service, account)
+            except TimeoutError:
+                return _late(service, stream)
+            return JSONResponse(_finite((await service.feedback(stream, pixels, label)).as_dict()))
 
     async def answered(request: Request, name: str, logits: bool, adapt: bool) -> JSONResponse:
         stream = decoded_name(name)

@@ -111,6 +111,18 @@ class Rollback(BaseModel):
     snapshot: str = Field(pattern=r"^[0-9]{6,12}$")
 
 
+class FeedbackState(BaseModel):
+    """What labels said, and who answers from now on."""
+
+    labels: int
+    better: int = Field(description="For which only the adapted network is right.")
+    worse: int = Field(description="For which only the network that does not adapt is; all others tell nothing.")
+    evidence: float = Field(description="For whoever does not answer; 1 at the beginning.")
+    needed: float = Field(description="The evidence at which that changes.")
+    serves: Literal["adapted", "reference"]
+    changed: bool
+
+
 class Health(BaseModel):
     """Whether all is well."""
 

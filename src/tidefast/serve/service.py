@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from tidefast.adapter import Adapter
 from tidefast.core import losses
+from tidefast.core.feedback import Feedback
 from tidefast.core.measurement import STANDARD
 from tidefast.core.record import StepRecord
 from tidefast.core.snapshot import is_out_of_memory
@@ -425,6 +426,37 @@ class Service:
         self._require(name)
         await self._by_hand(self.fleet.freeze, name, frozen)
         self.watch.event(name, "freeze" if frozen else "unfreeze")
+
+    def require_labels_wanted(self, name: str) -> None:
+        """A RefusedError where labels for a stream are of no use."""
+        self._require(name)
+        if not self.fleet.policy.takes_labels:
+            raise RefusedError(
+                "unfit",
+                "the reset policy learns nothing from labels: start with --reset guard:alpha=0.05",
+            )
+
+    async def feedback(self, name: str, pixels: images.ImageArray, labels: Sequence[int]) -> Feedback:
+        """Tell a stream what some images show; what that decided."""
+        self.require_labels_wanted(name)
+        if self.size is not None:
+            images.require_size(images.size_of(pixels), self.size)
+        if len(pixels) > self.settings.max_batch:
+            raise RefusedError("too_large", f"a request holds at most {self.settings.max_batch} images: send several")
+
+        def work() -> Feedback:
+            try:
+                try:
+                    return self.fleet[name].feedback(images.as_batch([pixels]), labels)
+                except LostStreamError:
+                    self._recover(name)
+                    return self.fleet[name].feedback(images.as_batch([pixels]), labels)
+            except UnreadableStreamError as error:
+                raise self._not_now(name, error) from error
+            except ValueError as error:
+                raise RefusedError("unfit", str(error)) from error
+
+        return await self._by_hand(work)
 
     async def reset(self, name: str) -> None:
         """Back to the source model."""
