@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 import torch
 from torch import nn
 
 from test_classes import Colours, make_folder
-from tidefast import models
+from tidefast import cli, models
 from tidefast.models import ModelInput, declared_input
 from tidefast.streams.for_model import images_for
 
@@ -79,6 +80,19 @@ def test_torchvision_networks_declare_their_input_by_themselves(torchvision, tmp
         models.load("torchvision:architecture=squeezenet1_0", weights=str(tmp_path / "own.pth"))
     with pytest.raises(ValueError, match="needs an architecture, as in torchvision:architecture="):
         models.load("torchvision")
+
+
+def test_a_torchvision_that_does_not_fit_torch_is_an_error_of_one_line(monkeypatch, tmp_path, capsys):
+    (tmp_path / "torchvision").mkdir()
+    (tmp_path / "torchvision" / "__init__.py").write_text("raise RuntimeError('operator torchvision::nms is missing')")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(tmp_path)
+    command = ["run", "--stream", "clean", "--method", "source", "--model", "resnet50", "--out", str(tmp_path / "run")]
+    assert cli.main(command) == 2
+    error = capsys.readouterr().err
+    assert "torchvision, which does not work with torch" in error
+    assert "Traceback" not in error
 
 
 def test_a_saved_classifier_of_transformers_brings_its_names_size_and_normalisation(tmp_path):

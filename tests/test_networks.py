@@ -251,6 +251,13 @@ def test_single_images_of_another_size_are_refused_and_the_others_go_on():
     assert adapter.last.skipped is None
 
 
+def test_one_image_without_its_batch_is_told_what_to_do():
+    adapter = tidefast.adapt(seeded(), "tent")
+    with pytest.raises(ValueError, match=r"\(3, 16, 16\), which is one image; .*\[N, C, H, W\]: pass images\[None\]"):
+        adapter(IMAGES[0])
+    assert adapter(IMAGES[0][None]).shape == (1, 10)
+
+
 class KeywordOnly(nn.Module):
     """Takes its images by name alone, as a classifier of Hugging Face may be written."""
 

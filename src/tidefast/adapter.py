@@ -68,6 +68,8 @@ class Adapter(Holder):
     torch.Size([16, 10])
     >>> adapter.last.step
     1
+    >>> adapter
+    <Adapter of Sequential, eta + asr: 16 parameters in 1 layers adapt, step 1>
     """
 
     def __init__(
@@ -112,6 +114,12 @@ class Adapter(Holder):
         if start is not None:
             network.arena.begin_at(start)
         super().__init__(network, optim.made(make_optimizer, network.arena.parameter), num_classes, seed)
+
+    def __repr__(self) -> str:
+        arena, network = self.network.arena, type(self.network.module).__name__
+        parts = " + ".join([self.method.name, *([] if isinstance(self.policy, Never) else [self.policy.name])])
+        adapted = f"{len(arena):,} parameters in {len(arena.layers)} layers adapt"
+        return f"<Adapter of {network}, {parts}: {adapted}, step {self.step}>"
 
     def _declare(self, num_classes: int) -> dict[str, State]:
         owners: dict[str, Method | Reset] = {"method": self.method, **self._policies}

@@ -143,7 +143,7 @@ def _source(experiment: Experiment, stream: streams.Seekable) -> str | Preparati
         if data is None:
             raise ValueError(
                 f"{experiment.method.name} needs source images, and the stream {experiment.stream.name!r} has no "
-                "clean ones: give source= a folder of images or a file of tidefast.prepare"
+                "clean ones: give --source (source=) a folder of images or a file of tidefast.prepare"
             )
         return [images for images, _ in datasets.source_batches(data, experiment.source_images)]
     parts = (experiment.model, experiment.method, experiment.reset)

@@ -18,6 +18,7 @@ from tidefast.core.mode import modes_of
 from tidefast.core.normalization import Statistics
 from tidefast.core.snapshot import digest_of
 
+_COLOURS = 3
 _BY_POSITION = (
     inspect.Parameter.POSITIONAL_ONLY,
     inspect.Parameter.POSITIONAL_OR_KEYWORD,
@@ -102,6 +103,11 @@ class Network:
             )
         if images.dim() < 2:
             raise ValueError(f"images must be a batch with at least 2 dimensions, got shape {tuple(images.shape)}")
+        if images.dim() == 3 and len(images) == _COLOURS and self.image_rank == 4:
+            raise ValueError(
+                f"images have the shape {tuple(images.shape)}, which is one image; the model takes batches "
+                "[N, C, H, W]: pass images[None]"
+            )
         if images.numel() == 0:
             raise ValueError(f"the batch is empty: shape {tuple(images.shape)}")
         if images.device != self.device:

@@ -49,7 +49,8 @@ class SourceData:
             if labels is None:
                 raise ValueError(
                     f"{self._reader} needs labelled source data: source= must yield (images, labels), or be a pair of "
-                    "tensors, with one integer label for each image"
+                    "tensors, with one integer label for each image; on the command line --source takes a folder with "
+                    "a folder for each class, or 'bundled-train'"
                 )
             yield images, labels
 
