@@ -110,8 +110,8 @@ class Client:
         self.adapter = lone()
         self.folder.mkdir(parents=True)
         self._number = 0
+        self._holds: Kept | None = None
         self.possible = [self._keep()]
-        self._holds = self.possible[0]
 
     @property
     def step(self) -> int:
@@ -155,7 +155,7 @@ class Client:
             if same_bits(logits, step.logits):
                 fit.append(self._keep() if adapted else state)
             elif adapted:
-                self._holds = self.kept[0] if state is not self.kept[0] else Kept(-1, state.file)
+                self._holds = None  # the adapter has gone another way than the stream
         if not fit:
             at = sorted(state.step for state in self.possible)
             raise WrongError(f"{self.name}: step {step.number} is none of {tried} tried, the stream was at {at}")
