@@ -2,9 +2,11 @@
 
     python benchmarks/guard_trials.py failures
     python benchmarks/guard_trials.py settings
+    python benchmarks/guard_trials.py statistics
     python benchmarks/guard_trials.py cost
 
-bundled-resnet, batches of 16 of ccc-mini, 256 canaries that no stream shows.
+bundled-resnet, batches of 16 of ccc-mini, 256 canaries that no stream shows; `statistics` has streams and networks of
+its own.
 """
 
 from __future__ import annotations
@@ -34,7 +36,13 @@ def main(what: str) -> None:
     """Print a table as Markdown."""
     torch.set_num_threads(1)
     tidefast.keep_memory()
-    {"failures": print_failures, "settings": print_settings, "cost": print_cost}[what]()
+    tables = {
+        "failures": print_failures,
+        "settings": print_settings,
+        "statistics": print_statistics,
+        "cost": print_cost,
+    }
+    tables[what]()
 
 
 def print_failures() -> None:
@@ -129,6 +137,36 @@ def _variants() -> Iterator[tuple[str, tuple[float, float]]]:
     yield "growth", (1 + surplus / 2, 1 + surplus * 2)
 
 
+def print_statistics() -> None:
+    """Where batch statistics fail, and where the source as it was trained does: accuracy in percent."""
+    ordered = {"order": {"name": "dirichlet", "delta": 0.1}}
+    trials = {
+        "`clean-1k`": (
+            "bundled-lite0",
+            "bundled-1k",
+            streams.make("clean-1k", part="stream", seed=3, batch=32, steps=60),
+        ),
+        "`drift-easy`, labels in order": (
+            "bundled-resnet",
+            "bundled",
+            streams.make("drift-easy", part="stream", seed=3, batch=16, steps=300, **ordered),
+        ),
+        "`drift`": ("bundled-resnet", "bundled", streams.make("drift", part="stream", seed=3, batch=16, steps=300)),
+    }
+    print("| stream | source as trained | batch statistics | ETA, plain | ETA + guard |")
+    print("| --- |" + " ---: |" * 4)
+    for title, (name, data, stream) in trials.items():
+        network, batches = models.load(name), [(batch.images, batch.labels) for batch in stream]
+        eta, optimizer = ("eta", None) if data == "bundled-1k" else (METHODS["ETA"], "adam:lr=1e-3")
+        contestants = [
+            tidefast.adapt(network, "source"),
+            tidefast.adapt(network, "batchnorm"),
+            tidefast.adapt(network, eta, optimizer=optimizer),
+            tidefast.adapt(network, eta, optimizer=optimizer, reset="guard", source=_held(data)),
+        ]
+        print(f"| {title} | " + " | ".join(f"{_accuracy(one, batches):.1f}" for one in contestants) + " |", flush=True)
+
+
 def print_cost() -> None:
     """CPU time of a step with each policy over that of the plain method, taking turns."""
     batches = _batches("medium", 43, 48)
@@ -160,8 +198,12 @@ def _accuracy(adapter: tidefast.Adapter, batches: list[Batch]) -> float:
     return 100 * float(np.mean([(adapter(images).argmax(1) == labels).float().mean() for images, labels in batches]))
 
 
-NETWORK = models.load("bundled-resnet")
-CANARIES = torch.as_tensor(np.asarray(datasets.open("bundled:part=held").images)).permute(0, 3, 1, 2).float() / 255
+def _held(data: str) -> Tensor:
+    """Images [n, 3, height, width] that no stream shows."""
+    return torch.as_tensor(np.asarray(datasets.open(f"{data}:part=held").images)).permute(0, 3, 1, 2).float() / 255
+
+
+NETWORK, CANARIES = models.load("bundled-resnet"), _held("bundled")
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
