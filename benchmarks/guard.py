@@ -2,9 +2,10 @@
 
     tidefast sweep benchmarks/guard.yaml --out runs/guard --jobs 2
     python benchmarks/guard.py runs/guard
-    python benchmarks/guard.py benchmarks/results/guard.csv        # the same from what is committed
+    python benchmarks/guard.py benchmarks/results/guard.csv                 # from what is committed
+    python benchmarks/guard.py runs/guard benchmarks/results/guard.csv      # what is committed, and newer runs
 
-The first writes benchmarks/results/guard.csv and docs/images/guard-grid.png too. Sudden failures and other settings of
+With runs it writes benchmarks/results/guard.csv and the figures of docs/guard.md too. Sudden failures and other settings of
 the guard are tried by benchmarks/guard_trials.py.
 """
 
@@ -48,6 +49,11 @@ class Trial:
     resets: int
 
     @property
+    def identity(self) -> tuple[object, ...]:
+        """What was tried, whatever came of it."""
+        return *self.place, self.method, self.rate, self.policy
+
+    @property
     def place(self) -> tuple[object, ...]:
         """Where it was tried."""
         return self.model, self.stream, self.batch, self.seed, self.steps
@@ -71,12 +77,13 @@ class Cell:
 
 
 def main(*given: str) -> None:
-    """Print the verdicts, the worst cells and the whole table, as Markdown: of folders of runs, or of the table."""
-    stored = given[0].endswith(".csv")
-    runs = {} if stored else {_trial(run): run for folder in given for run in bench.find(folder) if run.complete}
-    trials = _read(Path(given[0])) if stored else list(runs)
+    """Print the verdicts, the worst cells and the whole table, as Markdown: of folders of runs, of the table, or both."""
+    runs = {_trial(run): run for folder in given if not _is_table(folder) for run in bench.find(folder) if run.complete}
+    stored = {trial for path in given if _is_table(path) for trial in _read(Path(path))}
+    newer = {trial.identity for trial in runs}
+    trials = [*runs, *(trial for trial in stored if trial.identity not in newer)]
     cells = _cells(trials)
-    if not stored:
+    if runs:
         _write(trials)
         _draw(cells)
         _draw_leads(runs)
@@ -101,6 +108,10 @@ def _trial(run: bench.Run) -> Trial:
         accuracy=round(100 * run.accuracy, 3),
         resets=len(run.resets),
     )
+
+
+def _is_table(given: str) -> bool:
+    return given.endswith(".csv")
 
 
 def _write(trials: list[Trial]) -> None:
