@@ -5,8 +5,8 @@
     python benchmarks/guard.py benchmarks/results/guard.csv                 # from what is committed
     python benchmarks/guard.py runs/guard benchmarks/results/guard.csv      # what is committed, and newer runs
 
-With runs it writes benchmarks/results/guard.csv and the figures of docs/guard.md too. Sudden failures and other settings of
-the guard are tried by benchmarks/guard_trials.py.
+With runs it writes benchmarks/results/guard.csv and the figures of docs/guard.md too. Sudden failures and other
+settings of the guard are tried by benchmarks/guard_trials.py.
 """
 
 from __future__ import annotations
@@ -67,6 +67,8 @@ class Cell:
     method: str
     rate: str
     reference: float
+    trained: float
+    """Accuracy of the source as it was trained."""
     gains: dict[str, float]
     resets: dict[str, int]
 
@@ -77,7 +79,7 @@ class Cell:
 
 
 def main(*given: str) -> None:
-    """Print the verdicts, the worst cells and the whole table, as Markdown: of folders of runs, of the table, or both."""
+    """Print verdicts, the worst cells and the whole table, as Markdown: of folders of runs, of the table, or both."""
     runs = {_trial(run): run for folder in given if not _is_table(folder) for run in bench.find(folder) if run.complete}
     stored = {trial for path in given if _is_table(path) for trial in _read(Path(path))}
     newer = {trial.identity for trial in runs}
@@ -131,9 +133,10 @@ def _read(path: Path) -> list[Trial]:
 
 def _cells(trials: list[Trial]) -> list[Cell]:
     """Those that the guard was tried on; the reference is batch statistics, or the source where there are none."""
-    references: dict[tuple[object, ...], float] = {}
-    for name in ("source", "batchnorm"):  # the second replaces the first where it is there
-        references |= {trial.place: trial.accuracy for trial in trials if trial.method == name}
+    trained, batch = (
+        {trial.place: trial.accuracy for trial in trials if trial.method == name} for name in ("source", "batchnorm")
+    )
+    references = trained | batch
     groups: dict[tuple[tuple[object, ...], str, str], list[Trial]] = {}
     for trial in trials:
         if trial.method not in ("source", "batchnorm"):
@@ -144,6 +147,7 @@ def _cells(trials: list[Trial]) -> list[Cell]:
             method,
             rate,
             references[place],
+            trained[place],
             {trial.policy: trial.accuracy - references[place] for trial in group},
             {trial.policy: trial.resets for trial in group},
         )
@@ -163,6 +167,15 @@ def _print_verdicts(cells: list[Cell]) -> None:
     )
     _line(
         "the worst of them", {name: f"{min(c.gains.get(name, np.inf) for c in cells):+.1f}" for name in POLICIES}, None
+    )
+    lower = {
+        name: [c.gains[name] < max(0.0, c.trained - c.reference) - FLOOR for c in cells if name in c.gains]
+        for name in POLICIES
+    }
+    _line(
+        "cells more than that below the better of batch statistics and the source as it was trained",
+        {name: f"{sum(hits)} of {len(hits)}" for name, hits in lower.items()},
+        None,
     )
     published = [c for c in cells if c.rate == PUBLISHED and all(n in c.gains for n in ("never", "periodic", "asr"))]
     kept = {
