@@ -113,8 +113,7 @@ class Snapshots:
         self._hold = FolderHold(folder, patience=2.0)  # a killed predecessor may still be ending
         self.folder, self.keep, self._on_damage = folder / "snapshots", keep, on_damage
         self.folder.mkdir(exist_ok=True)
-        for left_over in self.folder.glob(".*.tmp"):
-            shutil.rmtree(left_over, ignore_errors=True)
+        self._clear_away()
         self.idle = folder / "idle"
         shutil.rmtree(self.idle, ignore_errors=True)
         self.journal = Journal(folder / "journal.jsonl")
@@ -211,10 +210,16 @@ class Snapshots:
             self._changes = changes
             for old in self.numbers()[: -self.keep]:
                 shutil.rmtree(self.path(old), ignore_errors=True)
+            self._clear_away()
             oldest = self.numbers()[0]
             if self.journal.is_long(oldest):
                 self.journal.compact(oldest)
             return number, streams
+
+    def _clear_away(self) -> None:
+        """What is left of snapshots that failed, or that a kill ended, where it could not be cleared away at once."""
+        for left_over in self.folder.glob(".*.tmp"):
+            shutil.rmtree(left_over, ignore_errors=True)
 
     def begin(self, fleet: Fleet, name: str) -> None:
         """Write down that a stream has begun, unless it was dropped meanwhile; an OSError when that cannot be done."""

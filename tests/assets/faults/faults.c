@@ -1,6 +1,7 @@
 /* Makes calls on files fail, as a file says that the test writes: "<call> <errno> <one in so many> <part of the path>".
 
-   Preloaded into a service. Calls: open, read, write, fsync, any. An empty file: nothing fails. */
+   Preloaded into a service. Calls: open, read, write, fsync, any. An empty file: nothing fails. How many calls it made
+   fail stands in the middle of the file. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -13,14 +14,14 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static const char *orders;
+static char *orders;
 static unsigned count;
 
 __attribute__((constructor)) static void begin(void) {
     const char *path = getenv("FAULTS");
-    int handle = path ? (int)syscall(SYS_openat, AT_FDCWD, path, O_RDONLY) : -1;
+    int handle = path ? (int)syscall(SYS_openat, AT_FDCWD, path, O_RDWR) : -1;
     if (handle < 0) return;
-    void *mapped = mmap(NULL, 4096, PROT_READ, MAP_SHARED, handle, 0);
+    void *mapped = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, handle, 0);
     syscall(SYS_close, handle);
     if (mapped != MAP_FAILED) orders = mapped;
 }
@@ -33,6 +34,7 @@ static int fails(const char *call, const char *path) {
     if (strcmp(wanted, call) && strcmp(wanted, "any")) return 0;
     if (!strstr(path, part)) return 0;
     if (__sync_add_and_fetch(&count, 1) % among) return 0;
+    __sync_add_and_fetch((unsigned *)(orders + 2048), 1);
     errno = number;
     return 1;
 }
