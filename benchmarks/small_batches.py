@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import itertools
 import tempfile
 from pathlib import Path
@@ -49,8 +50,13 @@ def main() -> None:
                 given = ("--method", method, "--reset", reset, "--gather", str(gather), "--optimizer", "sgd:lr=2.5e-4")
                 cells = [f"{asyncio.run(served(images, labels, count, given)):.1f}" for count in columns]
             else:
-                cells = [f"{over(images, labels, size, method, reset, gather):.1f}" for size in columns]
+                cells = [f"{over(images, labels, size, method, reset, felt(size, gather)):.1f}" for size in columns]
             print(f"| {name}, {title} | " + " | ".join(cells) + " |", flush=True)
+
+
+def felt(size: int, gather: int) -> int:
+    """Of the bounds with which batches of one size are treated alike, one."""
+    return gather if 1 < size < gather else 2
 
 
 def share(logits: torch.Tensor, labels: torch.Tensor) -> float:
@@ -58,6 +64,7 @@ def share(logits: torch.Tensor, labels: torch.Tensor) -> float:
     return 100 * (logits.argmax(1) == labels).double().mean().item()
 
 
+@functools.cache
 def over(images: torch.Tensor, labels: torch.Tensor, size: int, method: str, reset: str, gather: int) -> float:
     """Accuracy in percent over batches of `size`."""
     adapter = tidefast.adapt(models.load("bundled-resnet"), method, reset=reset, gather=gather)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import math
 import time
@@ -25,7 +26,7 @@ from tidefast.core.state import State
 from tidefast.core.step import Forward, Reference, Step
 from tidefast.core.validation import require_choice, require_classes, require_count
 from tidefast.errors import NonFiniteError
-from tidefast.methods import answering
+from tidefast.methods import answering, baking
 from tidefast.methods.base import Method, with_objective
 from tidefast.methods.base import registry as methods
 from tidefast.preparation import SourceInput, configured, constants_for
@@ -158,6 +159,41 @@ class Adapter(Holder):
                 self._recover()
                 raise
         return logits
+
+    def bake(self, images: Tensor) -> nn.Module:
+        """An ordinary module with the adapted weights, whose normalisation layers have the statistics of `images`.
+
+        images: as many as there is memory for, such as the stream brings now; at least 2 where statistics are the
+        batch's. The module is in eval mode, has weights of its own, without gradients, and needs nothing of this
+        package: save it, export it. It gives the network's logits; what a method makes of those of a whole batch
+        (ROID's and CMF's prior correction) is not in it. Nothing of the adapter changes.
+
+        >>> import tidefast
+        >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(8 * 36, 10))
+        >>> adapter = tidefast.adapt(net, "tent")
+        >>> _ = adapter(torch.rand(16, 3, 8, 8))
+        >>> baked = adapter.bake(torch.rand(64, 3, 8, 8))
+        >>> type(baked).__name__, list(baked.state_dict()) == list(net.state_dict())
+        ('Sequential', True)
+        """
+        self._recover()
+        with torch.inference_mode(False), torch.no_grad():
+            images = self.network.admit(images)
+            if not all_finite(images):
+                raise ValueError("images to bake with must be finite numbers")
+            if len(images) < 2 and self.network.statistics.needs_batch:
+                raise ValueError("statistics of one image would be noise: bake with some more, 64 or so")
+            self._busy = True
+            try:
+                answer = functools.partial(
+                    answering.run, self.method, self.method.predict, self.network, images, self._session
+                )
+                module = baking.baked(self.network, answer, images, type(self.method).__name__)
+                self._busy = False
+            except BaseException:
+                self._recover()
+                raise
+        return module
 
     def feedback(self, images: Tensor, labels: Tensor | Sequence[int]) -> Feedback:
         """Say what some images of the stream show, to decide whether adapting is worth it (`resets.Guard(alpha=0.05)`).

@@ -15,8 +15,8 @@ from tidefast.core.memory import keep_memory
 from tidefast.errors import DamagedRunError, TidefastError, UnknownNameError
 
 COMMANDS = (
-    *("demo", "run", "sweep", "report", "analyse", "reproduce", "paper"),
-    *("serve", "calibrate", "generate", "list", "speed"),
+    *("demo", "try", "run", "sweep", "report", "analyse", "reproduce", "paper"),
+    *("serve", "bake", "calibrate", "generate", "list", "speed"),
 )
 """In the order of `tidefast --help`; each is a module of `tidefast.commands`."""
 

@@ -122,6 +122,31 @@ def _fitted(path: object, tensors: Mapping[str, Tensor], content: Mapping[str, A
     return Session(values, state_of, group, began, states, num_classes, step, seed, None, nonfinite, recent, fresh)
 
 
+def configuration(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """What an adapter must be given, beside model and source data, to go on from a file: what the file says of itself.
+
+    A part that is somebody's callable cannot be told from its name alone.
+    """
+    belongs = snapshot.read(path, _KIND)[1]["belongs"]
+    return {
+        "method": _specification(belongs["method"]),
+        "reset": _specification(belongs["reset"]),
+        "optimizer": belongs["optimizer"].lower(),
+        "window": belongs["window"],
+    }
+
+
+def _specification(described: Mapping[str, Any]) -> dict[str, Any]:
+    """What `_describe` told, as a name with options."""
+    return {"name": described["name"], **{name: _option(v) for name, v in described["hyperparameters"].items()}}
+
+
+def _option(value: Any) -> Any:
+    if isinstance(value, dict):
+        return _specification(value)
+    return tuple(value) if isinstance(value, list) else value
+
+
 def _describe(configured: Any) -> dict[str, Any]:
     """Name and hyperparameters as JSON values; a callable by its name."""
     values: dict[str, Any] = {}

@@ -33,6 +33,11 @@ class Demonstration:
     stream: str = "drift"
     model: str = "bundled-resnet"
 
+    @property
+    def title(self) -> str:
+        """Of the page."""
+        return "Does it hold? Test-time adaptation on a stream that never stops drifting"
+
     def __post_init__(self) -> None:
         require_count("--steps", self.steps, low=8)
         require_count("--batch", self.batch, low=2)
@@ -56,12 +61,12 @@ class Demonstration:
         """Everything that the page shows, from what is on disk now."""
         shown, classes = samples.load(self.out / SAMPLES)
         return report.ReportData(
-            title="Does it hold? Test-time adaptation on a stream that never stops drifting",
+            title=self.title,
             histories=[self._track(contestant) for contestant in contestants],
             reference="source",
             classes=classes,
             samples=shown,
-            facts=self._facts(contestants),
+            facts=self.facts(contestants),
             floor="batchnorm",
         )
 
@@ -72,7 +77,8 @@ class Demonstration:
             return report.ContestantHistory.empty(contestant.key, contestant.label, self.steps)
         return report.history_of(run, contestant.key, contestant.label)
 
-    def _facts(self, contestants: list[Contestant]) -> dict[str, str]:
+    def facts(self, contestants: list[Contestant]) -> dict[str, str]:
+        """How it was made."""
         return {
             "Stream": f"{self.stream}: {self.steps:,} batches of {self.batch} images "
             f"({self.steps * self.batch:,} in all), seed {self.seed}",
@@ -123,7 +129,20 @@ def run(
     require_count("--snapshot-every", snapshot_every)
     demonstration = Demonstration(Path(out), steps, batch, seed, stream, model)
     contestants = pick_contestants(steps, full, keys)
-    console = console or Console()
+    return perform(demonstration, contestants, workers, snapshot_every, fresh=fresh, console=console or Console())
+
+
+def perform(
+    demonstration: Demonstration,
+    contestants: list[Contestant],
+    workers: int,
+    snapshot_every: int,
+    *,
+    fresh: bool,
+    console: Console,
+) -> DemoOutcome:
+    """Let them run, and write the page."""
+    steps, batch = demonstration.steps, demonstration.batch
     _require_ours(demonstration.out)
     dearest_first = sorted(contestants, key=lambda contestant: -contestant.cost)
     experiments = [demonstration.experiment(contestant) for contestant in dearest_first]

@@ -45,6 +45,11 @@ class Member(Adapter):
             self.fleet._mark(entry)
             return adapter.feedback(images, labels)
 
+    def bake(self, images: Tensor) -> nn.Module:
+        """As `Adapter.bake`."""
+        with self.fleet._lent(self.name, begin=False) as (_, adapter):
+            return adapter.bake(images)
+
     def reset(self) -> None:
         """Back to the source model, bit for bit, as if nothing had been seen; a frozen stream stays frozen."""
         with self.fleet._lent(self.name, begin=True, blank=True) as (entry, _):

@@ -106,12 +106,16 @@ class _HeldNorm(nn.Module):
         held.source[self._mean] = cast(Tensor, layer.running_mean)
         held.source[self._variance] = cast(Tensor, layer.running_var)
 
+    def in_use(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """The mean and the variance that it normalises these inputs with."""
+        mean, variance = self.held._vector[self._mean], self.held._vector[self._variance]
+        return (mean, variance) if self.held._rule is None else self.held._rule(inputs, mean, variance)
+
     def forward(self, inputs: Tensor) -> Tensor:
         held = self.held
-        mean, variance = held._vector[self._mean], held._vector[self._variance]
+        mean, variance = self.in_use(inputs)
         if held._rule is None:
             return functional.batch_norm(inputs, mean, variance, self.weight, self.bias, False, 0.0, self.eps)
-        mean, variance = held._rule(inputs, mean, variance)
         held._after[self._mean], held._after[self._variance] = mean.detach(), variance.detach()
         scale = (variance + self.eps).rsqrt()
         if self.weight is not None:

@@ -1,0 +1,146 @@
+"""Somebody's own model on their own images under drift, for a few minutes: is adapting worth it, and how is it done?"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from tidefast import bench, report
+from tidefast.bench import Experiment
+from tidefast.core.files import write_atomically
+from tidefast.core.specification import Specification
+from tidefast.core.validation import require_count
+from tidefast.demo.contestants import Contestant, pick_contestants
+from tidefast.demo.demo import Demonstration, DemoOutcome, perform
+from tidefast.report.headline import percent
+
+CONTESTANTS = ("source", "batchnorm", "roid", "roid+asr")
+SHORTEST, LONGEST = 24, 2000
+"""Batches."""
+LENGTH = "trial.json"
+
+
+@dataclass(frozen=True)
+class Trial(Demonstration):
+    """The same with somebody's own images, at the published learning rate or one of theirs."""
+
+    data: str = "bundled"
+    optimizer: str | None = None
+    advice: str = ""
+
+    @property
+    def title(self) -> str:
+        return f"Does adapting help? {self.model} on {self.data}, under drift"
+
+    def experiment(self, contestant: Contestant) -> Experiment:
+        stream = Specification.parse(self.stream)
+        return Experiment(
+            Specification(stream.name, {"data": self.data, **stream.options}),
+            contestant.method,
+            reset=contestant.reset,
+            model=self.model,
+            optimizer=self.optimizer,
+            seed=self.seed,
+            steps=self.steps,
+            batch=self.batch,
+        )
+
+    def facts(self, contestants: list[Contestant]) -> dict[str, str]:
+        chosen = self.optimizer or "as published for each method"
+        told = {name: value for name, value in super().facts(contestants).items() if name != "Who is to fall"}
+        told |= {"Images": self.data, "Settings": f"optimiser: {chosen}; nothing was tuned on this stream"}
+        return {**told, **({"What to use": self.advice} if self.advice else {})}
+
+
+def run(
+    model: str,
+    data: str,
+    out: str | os.PathLike[str] = "runs/try",
+    *,
+    minutes: float = 5.0,
+    steps: int | None = None,
+    batch: int = 16,
+    seed: int = 0,
+    stream: str = "drift",
+    optimizer: str | None = None,
+    workers: int = 2,
+    fresh: bool = False,
+    console: Console | None = None,
+) -> DemoOutcome:
+    """Let source, batch statistics and the recommended method, with and without its policy, see one drifting stream.
+
+    model: a registered network or "module:function". data: images with labels, as `datasets.open` takes them.
+    minutes: about so long; `steps` says it in batches instead. What is in the folder `out` already goes on.
+    """
+    console = console or Console()
+    require_count("--workers", workers)
+    trial = Trial(Path(out), 8, batch, seed, stream, model, os.fspath(data), optimizer)
+    contestants = pick_contestants(LONGEST, keys=list(CONTESTANTS))
+    if steps is None:
+        steps = _length(trial, contestants, minutes, workers, fresh, console)
+    trial = dataclasses.replace(trial, steps=steps)
+    outcome = perform(trial, contestants, workers, 50, fresh=fresh, console=console)
+    if not outcome.interrupted and not outcome.failures:
+        advice = recommended(outcome.content, contestants, trial)
+        trial = dataclasses.replace(trial, advice=advice)
+        content = trial.content(contestants)
+        report.write(content, outcome.page)
+        console.print(advice, highlight=False, soft_wrap=True)
+        outcome = dataclasses.replace(outcome, content=content)
+    return outcome
+
+
+def recommended(content: report.ReportData, contestants: list[Contestant], trial: Trial) -> str:
+    """Which of the contestants was best, by how much over the model as it is, and the line of code that makes it."""
+    overall = {history.key: history.overall for history in content.histories}
+    best = max(contestants, key=lambda contestant: overall[contestant.key])
+    gain = 100 * (overall[best.key] - overall["source"])
+    if best.key == "source" or gain < 1.0:
+        return (
+            f"Stay with the model as it is: {percent(overall['source'])} % of this stream right, and nobody is a point "
+            "above it."
+        )
+    given = trial.experiment(best)
+    extra = "" if given.optimizer is None else f', optimizer="{given.optimizer.spelled}"'
+    policy = "" if best.reset.name == "never" else f', reset="{best.reset.spelled}"'
+    serving = "".join(
+        f" --{name} {part.spelled}"
+        for name, part in (("reset", best.reset), ("optimizer", given.optimizer))
+        if part is not None and part.name != "never"
+    )
+    return (
+        f"{best.label} has {percent(overall[best.key])} % of this stream right, {gain:.1f} points more than the model "
+        f'as it is: adapter = tidefast.adapt(model, "{best.method.spelled}"{policy}{extra}), or over HTTP: '
+        f"tidefast serve --model {given.model.spelled} --method {best.method.spelled}{serving}"
+    )
+
+
+def _length(
+    trial: Trial, contestants: list[Contestant], minutes: float, workers: int, fresh: bool, console: Console
+) -> int:
+    """Batches that take about so many minutes, measured once for a folder."""
+    kept = trial.out / LENGTH
+    if kept.is_file() and not fresh:
+        return int(json.loads(kept.read_text())["steps"])
+    costliest = max(contestants, key=lambda contestant: contestant.cost)
+    short = trial.experiment(costliest)
+    with console.status("timing a step"):
+        stream = bench.stream_of(short)
+        adapter = bench.adapter_of(short, bench.model_of(short), stream)
+        seconds = []
+        for at in range(3):
+            images = stream[at].images
+            started = time.perf_counter()
+            adapter(images)
+            seconds.append(time.perf_counter() - started)
+    of_all = min(seconds) * sum(contestant.cost for contestant in contestants) / costliest.cost
+    steps = int(min(LONGEST, max(SHORTEST, 60 * minutes * workers / of_all)))
+    trial.out.mkdir(parents=True, exist_ok=True)
+    write_atomically(kept, json.dumps({"steps": steps, "minutes": minutes}).encode())
+    return steps
