@@ -15,7 +15,7 @@ def test_it_tells_what_to_use_and_goes_on_where_it_was(tmp_path, capsys):
     assert cli.main(command) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "points more than the model as it is: adapter = tidefast.adapt(model, " in said
-    assert 'optimizer="adam:lr=0.001"' in said
+    assert 'optimizer="adam:lr=1e-3"' in said
     assert "tidefast serve --model bundled-resnet --method" in said
     page = (tmp_path / "t" / "report.html").read_text()
     assert "Does adapting help? bundled-resnet on bundled, under drift" in page

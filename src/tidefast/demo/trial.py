@@ -106,18 +106,16 @@ def recommended(content: report.ReportData, contestants: list[Contestant], trial
             f"Stay with the model as it is: {percent(overall['source'])} % of this stream right, and nobody is a point "
             "above it."
         )
-    given = trial.experiment(best)
-    extra = "" if given.optimizer is None else f', optimizer="{given.optimizer.spelled}"'
-    policy = "" if best.reset.name == "never" else f', reset="{best.reset.spelled}"'
-    serving = "".join(
-        f" --{name} {part.spelled}"
-        for name, part in (("reset", best.reset), ("optimizer", given.optimizer))
-        if part is not None and part.name != "never"
-    )
+    policy, optimizer = best.reset.name, trial.optimizer
+    given = {
+        name: value for name, value in (("reset", policy), ("optimizer", optimizer)) if value not in (None, "never")
+    }
+    python = "".join(f', {name}="{value}"' for name, value in given.items())
+    shell = "".join(f" --{name} {value}" for name, value in given.items())
     return (
         f"{best.label} has {percent(overall[best.key])} % of this stream right, {gain:.1f} points more than the model "
-        f'as it is: adapter = tidefast.adapt(model, "{best.method.spelled}"{policy}{extra}), or over HTTP: '
-        f"tidefast serve --model {given.model.spelled} --method {best.method.spelled}{serving}"
+        f'as it is: adapter = tidefast.adapt(model, "{best.method.name}"{python}), or over HTTP: '
+        f"tidefast serve --model {trial.model} --method {best.method.name}{shell}"
     )
 
 
