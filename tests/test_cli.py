@@ -94,7 +94,7 @@ def test_speed_prints_the_table(capsys):
 def test_demo_runs_on_the_bundled_data_and_writes_its_report(tmp_path, capsys):
     out = tmp_path / "demo"
     assert cli.main(["demo", "--steps", "8", "--batch", "8", "--out", str(out)]) == 0
-    assert "ROID + ASR" in capsys.readouterr().out
+    assert "ETA + ASR" in capsys.readouterr().out
     assert "<svg" in (out / "report.html").read_text()
 
 

@@ -32,7 +32,7 @@ def test_the_readme_runs_as_written(tmp_path, monkeypatch):
     assert (tmp_path / "state.safetensors").exists()
 
 
-INSTALLABLE = ("-", ".", "'.", "pillow", "scikit-learn", "imagecorruptions-imaug")
+INSTALLABLE = ("-", ".", "'.", "pillow", "scikit-learn", "imagecorruptions-imaug", "transformers")
 """How what may follow `pip install` begins: options, this folder, and other people's packages."""
 
 

@@ -29,7 +29,7 @@ def prepared(network: Network, source: SourceData, count: int) -> dict[str, Tens
 
 
 @dataclass(frozen=True)
-class Look:
+class DressedCanaries:
     """Some canaries as a batch of the stream looks, in batches as large as that one."""
 
     batches: tuple[Tensor, ...]
@@ -37,7 +37,7 @@ class Look:
     """What they are [canaries]."""
 
     @classmethod
-    def at(cls, places: Tensor, step: Step, generator: torch.Generator) -> Look:
+    def at(cls, places: Tensor, step: Step, generator: torch.Generator) -> DressedCanaries:
         """The canaries at these places, all mirrored or none of them."""
         side = int(torch.randint(2, (), generator=generator))
         images = _sides(step.constants[CANARIES][places])[side]

@@ -18,7 +18,7 @@ from tidefast.core.source import SourceData
 from tidefast.core.state import Field, State
 from tidefast.core.step import Reference, Step
 from tidefast.resets.base import Verdict, registry
-from tidefast.resets.guard.canaries import CANARIES, Look, alike, how_many, lead, prepared
+from tidefast.resets.guard.canaries import CANARIES, DressedCanaries, alike, how_many, lead, prepared
 from tidefast.resets.guard.promises import Promises
 
 _EARLY = 8
@@ -130,7 +130,7 @@ class Guard(Promises):
         count, canaries, first = how_many(step, self.asked), len(step.constants[CANARIES]), int(state.number("next"))
         state["next"] = (first + count) % canaries
         places = (torch.arange(count, device=step.images.device) + first) % canaries
-        look = Look.at(places, step, step.generator)
+        look = DressedCanaries.at(places, step, step.generator)
         own, other = look.right(step.answer_to), look.right(step.network.source_logits)
         agreement, reference, lost = torch.stack([own.mean(), other.mean(), lead(other, own)]).tolist()
         evidence = max(0.0, state.number("lost") + lost - self.allowance)
@@ -143,7 +143,7 @@ class Guard(Promises):
             measured["trained_answers"] = state.number("trained_answers")
         return evidence > self.limit, measured
 
-    def _ask_as_trained(self, step: Step, state: State, look: Look, own: Tensor) -> None:
+    def _ask_as_trained(self, step: Step, state: State, look: DressedCanaries, own: Tensor) -> None:
         """Who is to answer: the network with the batch's statistics, or the source as it was trained, with its own.
 
         Batch statistics fail where a batch has few of the classes. So canaries of the batch's classes are asked beside
@@ -155,7 +155,7 @@ class Guard(Promises):
         )  # the other looks keep their draws
         classes = step.source_logits(running_statistics=True).argmax(1)
         places = alike(classes, step.constants, how_many(step, self.asked), generator)
-        resembling = Look.at(places, step, generator)
+        resembling = DressedCanaries.at(places, step, generator)
         at_random, of_its_classes = torch.stack(
             [lead(look.right(trained), own), lead(resembling.right(trained), resembling.right(step.answer_to))]
         ).tolist()
