@@ -32,7 +32,18 @@ def test_the_readme_runs_as_written(tmp_path, monkeypatch):
     assert (tmp_path / "state.safetensors").exists()
 
 
-INSTALLABLE = ("-", ".", "'.", "pillow", "scikit-learn", "imagecorruptions-imaug", "transformers")
+INSTALLABLE = (
+    "-",
+    ".",
+    "'.",
+    "pillow",
+    "scikit-learn",
+    "imagecorruptions-imaug",
+    "transformers",
+    "onnx",
+    "mlflow",
+    "wandb",
+)
 """How what may follow `pip install` begins: options, this folder, and other people's packages."""
 
 
