@@ -19,6 +19,7 @@ import torch
 from torch import nn
 model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(8 * 36, 10))
 stream = [torch.rand(16, 3, 8, 8) for _ in range(3)]
+canaries = torch.rand(64, 3, 8, 8)
 """
 WITHOUT_EXTRA = {
     "demo": "bench",

@@ -25,8 +25,9 @@ def blocks(name: str) -> list[str]:
 def test_the_readme_runs_as_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     images = torch.rand(16, 3, 16, 16)
-    names = {"model": small_network(), "images": images, "stream": [images, images]}
-    for block in blocks("README.md"):
+    canaries = torch.rand(32, 3, 16, 16)
+    names = {"model": small_network(), "images": images, "stream": [images, images], "canaries": canaries}
+    for block in [*blocks("README.md"), *blocks("docs/inside.md")]:
         exec(block, names)
     assert names["record"].step == 1
     assert (tmp_path / "state.safetensors").exists()
