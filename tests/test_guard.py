@@ -160,7 +160,7 @@ def test_where_batch_statistics_fail_the_source_as_it_was_trained_answers_until_
     order = {"name": "dirichlet", "delta": 0.1}
     stream = streams.make("drift-easy", part="stream", seed=3, batch=16, steps=40, order=order)
     ordered = [(batch.images, batch.labels) for batch in (stream[k] for k in range(40))]
-    adapter = tidefast.adapt(network, "eta", reset="guard", source=canaries)
+    adapter = tidefast.adapt(network, "eta", reset="guard:as_trained=true", source=canaries)
     held = accuracy(adapter, ordered)
     assert adapter.state["reset"]["trained_answers"] == 1
     assert held > accuracy(tidefast.adapt(network, "source"), ordered) - 0.05
@@ -173,7 +173,7 @@ def test_where_batch_statistics_fail_the_source_as_it_was_trained_answers_until_
 
 def test_the_source_as_it_was_trained_does_not_take_over_where_it_fails(network, canaries, drift):
     """Its answers to noise are all of a few classes: canaries of those classes would flatter it."""
-    adapter = tidefast.adapt(network, "eta", reset="guard", source=canaries)
+    adapter = tidefast.adapt(network, "eta", reset="guard:as_trained=true", source=canaries)
     for images, _ in drift:
         adapter(images)
         assert adapter.state["reset"]["trained_answers"] == 0

@@ -40,9 +40,6 @@ class Guard(Promises):
     4. The learning rate is then lowered, the more the sooner harm was done.
     5. It grows again while nothing is wrong.
 
-    Where the network has batch statistics, the source as it was trained, with its own, is asked too, and answers in its
-    place while it is ahead: batches that are small for the number of classes, labels in order.
-
     Without canaries it compares the two networks on the stream itself and sees only a collapse that is nearly total:
     it resets when the adapted network's answers hold less than `belief` of what the other one believes.
     """
@@ -76,6 +73,10 @@ class Guard(Promises):
     growth: Annotated[float, Ge(1.0)] = 1.2
     """By which the rate grows after every `quiet` batches, up to what was given."""
     quiet: Count = 100
+    as_trained: bool = False
+    """Whether the source as it was trained, with its own statistics, may answer in place of a network with those of the
+    batch, while it is ahead: for labels in order, and batches that are small for the number of classes. It is not
+    for streams whose look cannot be given to canaries, such as fog: there they flatter the source."""
     belief: Share = 0.5
     """Without canaries: the share of the source's belief below which it resets."""
 
@@ -138,7 +139,7 @@ class Guard(Promises):
         state.update({"lost": evidence, "looks": looks + 1})
         measured = {"agreement": agreement, "reference_agreement": reference, "evidence": evidence}
         due = looks < _EARLY_LOOKS or looks % _RARELY == 0 or state["trained_answers"]
-        if due and step.network.statistics.needs_batch:
+        if due and self.as_trained and step.network.statistics.needs_batch:
             self._ask_as_trained(step, state, look, own)
             measured["trained_answers"] = state.number("trained_answers")
         return evidence > self.limit, measured
