@@ -194,6 +194,65 @@ def test_stopping_and_going_on_gives_the_same_bits(finished, tmp_path):
         assert bits(folder) == bits(finished)
 
 
+@pytest.mark.parametrize("complete", [True, False])
+def test_a_run_with_more_steps_goes_on_to_the_bits_of_one_that_had_them_from_the_first(complete, finished, tmp_path):
+    calls = iter(range(1, 100))
+    short = bench.run(experiment(steps=7), tmp_path, should_stop=lambda: not complete and next(calls) == 5)
+    assert (short.complete, short.batches) == ((True, 7) if complete else (False, 5))
+    seen: list[int] = []
+    longer = bench.run(experiment(), tmp_path, progress=lambda step, total, accuracy: seen.append(step))
+    assert seen == list(range(short.batches + 1, 13))
+    assert (longer.complete, longer.total, longer.batches) == (True, 12, 12)
+    assert bits(tmp_path) == bits(finished)
+    assert json.loads((tmp_path / RESULT).read_text())["accuracy"] == pytest.approx(bench.load(finished).accuracy)
+    with pytest.raises(tidefast.FolderError, match="steps 12 there, 7 asked"):
+        bench.run(experiment(steps=7), tmp_path)
+
+
+@pytest.mark.slow
+def test_extending_a_run_may_be_killed_at_any_file(finished, tmp_path, monkeypatch):
+    """Each time one more file gets deleted before the process dies; either length goes on from what is left."""
+    short = tmp_path / "short"
+    bench.run(experiment(steps=7), short)
+    unlink = Path.unlink
+    for survived in range(5):
+        for steps in (7, 12):
+            folder = shutil.copytree(short, tmp_path / f"{survived}-{steps}")
+            left = iter([True] * survived)
+
+            def dying(path, missing_ok=False, left=left):
+                if not path.name.startswith(".") and not next(left, False):
+                    raise KeyboardInterrupt
+                unlink(path, missing_ok=missing_ok)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(Path, "unlink", dying)
+                with pytest.raises(KeyboardInterrupt):
+                    bench.run(experiment(), folder)
+            bench.load(folder).steps["step"]
+            assert bench.run(experiment(steps=steps), folder).complete
+            assert bits(folder) == bits(finished if steps == 12 else short)
+
+
+def fading(seed: int, steps: int, batch: int) -> tidefast.streams.Stream:
+    """Clean images for the first half of its length, fog after that."""
+    clear, fog = tidefast.streams.Domain(), tidefast.streams.Domain(("fog", 3))
+    schedule = tidefast.streams.hold(clear, steps * batch // 2) + tidefast.streams.hold(fog, steps * batch // 2)
+    return tidefast.streams.Stream(None, schedule, seed=seed, batch=batch)
+
+
+def test_a_run_on_a_stream_that_depends_on_its_length_is_not_extended(tmp_path):
+    def asked(steps: int) -> Experiment:
+        return experiment(stream=f"{__name__}:fading", method="source", reset="never", optimizer=None, steps=steps)
+
+    bench.run(asked(4), tmp_path)
+    before = bits(tmp_path)
+    with pytest.raises(tidefast.FolderError, match="cannot be extended to 8: the stream"):
+        bench.run(asked(8), tmp_path)
+    assert bits(tmp_path) == before
+    assert bench.load(tmp_path).complete
+
+
 @pytest.mark.slow
 def test_prefetching_changes_no_bit(finished, tmp_path):
     bench.run(experiment(), tmp_path / "run", prefetch=1)

@@ -140,12 +140,14 @@ class Ledger:
         """Write the rows since the last flush, whole or not at all."""
         if not self._rows:
             return
-        (self.folder / SEGMENTS).mkdir(exist_ok=True)
         rows = [{**vars(row), **row.measurements, **row.reliability} for row in self._rows]
-        table = pa.Table.from_pylist(rows, schema=self._schema)
-        data = _bytes(table)
-        write_atomically(self.folder / SEGMENTS / f"steps-{self._rows[-1].step:010d}-{digest(data)}.parquet", data)
+        self._write_segment(pa.Table.from_pylist(rows, schema=self._schema), self._rows[-1].step)
         self._rows.clear()
+
+    def _write_segment(self, table: pa.Table, last: int) -> None:
+        data = _bytes(table)
+        (self.folder / SEGMENTS).mkdir(exist_ok=True)
+        write_atomically(self.folder / SEGMENTS / f"steps-{last:010d}-{digest(data)}.parquet", data)
 
     def finish(self, total: int | None = None) -> dict[str, str]:
         """Turn the segments into the final files, and give their digests; `total` is how many rows there must be."""
@@ -163,6 +165,17 @@ class Ledger:
         for name, data in files.items():
             write_atomically(self.folder / name, data)
         return {name: digest(data) for name, data in files.items()}
+
+    def reopen(self) -> None:
+        """Turn the final files, which stay, into a segment again, so that rows can be appended."""
+        self.clear()  # what an end that was interrupted has left
+        for name in self.FILES:
+            self._require_sound(self.folder / name)
+        steps = _read(self.folder / STEPS, [*_STANDARD, *(field.name for field in self._further())])
+        nested = _nested(_read(self.folder / SPANS, self.names(SPANS)), steps.column("step"))
+        table = steps.append_column("spans", nested)
+        table = table.append_column("seconds", _read(self.folder / TIMING, ["seconds"]).column("seconds"))
+        self._write_segment(table, table.num_rows)
 
     def clear(self) -> None:
         """Remove the segments, the last first."""
@@ -338,6 +351,15 @@ def _flattened(table: pa.Table) -> pa.Table:
     owner = table.column("step").combine_chunks().take(spans.value_parent_indices())
     fields = {field.name: values.field(field.name) for field in _SPAN}
     return pa.table({"step": owner, **fields})
+
+
+def _nested(spans: pa.Table, steps: pa.ChunkedArray) -> pa.ListArray:
+    """The spans of each step, from one row per span: what `_flattened` took apart."""
+    owners = spans.column("step").to_numpy()
+    starts = np.searchsorted(owners, steps.to_numpy(), side="left")
+    offsets = pa.array([*starts, len(owners)], pa.int32())
+    fields = [spans.column(field.name).cast(field.type).combine_chunks() for field in _SPAN]
+    return pa.ListArray.from_arrays(offsets, pa.StructArray.from_arrays(fields, fields=list(_SPAN)))
 
 
 def _bytes(table: pa.Table) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import logging
 import os
@@ -57,7 +58,8 @@ def run(
 ) -> Run:
     """Run an experiment in the folder `out`, from its last snapshot on, and return what is on disk then.
 
-    A finished run is not run again. A folder that holds another experiment is refused; `fresh` deletes what was there.
+    A finished run is not run again; with more `steps` it goes on, to the bits of a run that had them from the first.
+    A folder that holds another experiment is refused; `fresh` deletes what was there.
     snapshot_every: a killed run loses at most so many batches. prefetch: processes that make batches ahead of time.
     should_stop: asked after every batch; True ends early, with a snapshot. patience: seconds to wait while another
     process is in the folder. batches: a folder of batches that runs share (see `streams.CachedStream`), to the same
@@ -96,7 +98,7 @@ def _go_on(
         _log.warning("%s", clean.doubt)
     adapter = assembly.adapter_of(experiment, model, stream)
     ledger = Ledger(folder, adapter.measures)
-    _note_environment(folder, model, stream)
+    _note_environment(folder, model, stream, given_length=experiment.steps is not None)
     _resume(adapter, ledger)
     correct, images = _so_far(folder)
     with contextlib.closing(stream.batches(start=adapter.step, workers=prefetch)) as batches:
@@ -200,8 +202,13 @@ def _so_far(folder: Path) -> tuple[int, int]:
     return int(steps["correct"].sum()), int(steps["images"].sum())
 
 
-def _note_environment(folder: Path, model: torch.nn.Module, stream: Seekable) -> None:
-    if read_environment(folder) is None:
+def _note_environment(folder: Path, model: torch.nn.Module, stream: Seekable, *, given_length: bool) -> None:
+    """given_length: the stream is as long as was asked, so another length than noted means that more was asked."""
+    noted = read_environment(folder)
+    if noted is not None and given_length and noted["batches"] != len(stream):
+        (folder / DIGESTS).unlink(missing_ok=True)  # of an end that was interrupted, and written anew at the next
+        write_atomically(folder / ENVIRONMENT, json.dumps({**noted, "batches": len(stream)}, indent=1).encode())
+    if noted is None:
         facts = {
             **environment.describe(),
             "weights": snapshot.digest_of(model.state_dict()),
@@ -212,11 +219,19 @@ def _note_environment(folder: Path, model: torch.nn.Module, stream: Seekable) ->
 
 
 def claim(folder: Path, experiment: Experiment) -> None:
-    """Make the folder this experiment's, under its present titles; refuse one that holds another."""
+    """Make the folder this experiment's, under its present titles; refuse one that holds another.
+
+    One that holds the beginning of this experiment is made ready to go on.
+    """
     stored, wanted = read_json(folder / EXPERIMENT), experiment.as_plain()
     if stored is not None:
         there = Experiment.of(stored)
-        if there != experiment and (folder / SNAPSHOT).is_file():  # without one, nothing has been done that could mix
+        if there == experiment or not (folder / SNAPSHOT).is_file():  # without one, nothing was done that could mix
+            pass
+        elif _is_longer(experiment, there):
+            _require_same_beginning(there, experiment, folder)
+            _reopen(folder)
+        else:
             old, new = there.as_plain(), wanted
             names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
             differences = ", ".join(f"{name} {old.get(name)!r} there, {new.get(name)!r} asked" for name in names)
@@ -225,6 +240,42 @@ def claim(folder: Path, experiment: Experiment) -> None:
                 "--fresh, which deletes it"
             )
     write_atomically(folder / EXPERIMENT, json.dumps(wanted, indent=1).encode())
+
+
+def _is_longer(experiment: Experiment, there: Experiment) -> bool:
+    """Whether an experiment is another one with more steps, and nothing else is different."""
+    if experiment.steps is None or there.steps is None or "steps" in experiment.stream.options:
+        return False
+    return experiment.steps > there.steps and dataclasses.replace(there, steps=experiment.steps) == experiment
+
+
+def _require_same_beginning(there: Experiment, experiment: Experiment, folder: Path) -> None:
+    """That the longer stream begins like the shorter one: the domains of all batches, and the images of three."""
+    shorter, longer = assembly.stream_of(there), assembly.stream_of(experiment)
+    last = len(shorter) - 1
+    same = (
+        shorter.classes == longer.classes
+        and all(shorter.spans(k) == longer.spans(k) for k in range(len(shorter)))
+        and all(_same_images(shorter[k], longer[k]) for k in sorted({0, last // 2, last}))
+    )
+    if not same:
+        raise FolderError(
+            f"{folder} holds a run of {there.steps} steps that cannot be extended to {experiment.steps}: the stream "
+            f"{experiment.stream.name!r} depends on its length, so the longer one does not begin like the shorter. "
+            "Choose another folder, or start over with --fresh, which deletes it"
+        )
+
+
+def _same_images(batch: Batch, other: Batch) -> bool:
+    return torch.equal(batch.labels, other.labels) and torch.equal(batch.images, other.images)
+
+
+def _reopen(folder: Path) -> None:
+    """Make a run, finished or not, one that is under way; killed at any moment, either length can go on."""
+    if (folder / RESULT).is_file():
+        Ledger(folder).reopen()
+    for name in (RESULT, *Ledger.FILES, DIGESTS):
+        (folder / name).unlink(missing_ok=True)
 
 
 def _refuse_foreign(folder: Path) -> None:
