@@ -57,6 +57,7 @@ def made(
                 skipped=None,
                 predicted=[5, 5] if predicted is None else [int(n) for n in predicted[t]],
                 labels=[5, 5],
+                reliability={},
                 spans=[span],
                 seconds=0.01,
             )

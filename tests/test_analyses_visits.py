@@ -51,7 +51,9 @@ def write(tmp_path: Path) -> Write:
             measured = {**dict.fromkeys(("concentration", *VARIANTS, "threshold"), -1.0), "momentum": 0.9}
             measured |= {"inconsistency": 0.1, "penalty": 0.1}
             counts = list(labels)
-            ledger.append(LedgerRow(at + 1, 10, correct, 10, 0.1, measured, 0.0, 0, None, counts, counts, [span], 0.01))
+            ledger.append(
+                LedgerRow(at + 1, 10, correct, 10, 0.1, measured, 0.0, 0, None, counts, counts, {}, [span], 0.01)
+            )
         ledger.flush()
         ledger.finish()
         (folder / "result.json").write_text(json.dumps(metrics.summary(load(folder))))

@@ -27,10 +27,10 @@ SHOWN = {
     "02_save_and_resume": lambda said: said.count("bit for bit") == 2 and "DIFFERENT" not in said,
     "03_watch_a_collapse": lambda said: above(r"alone ([\d.]+)%, with ASR ([\d.]+)%", said),
     "04_your_own_method": lambda said: (
-        "11 checks passed" in said and above(r"source: ([\d.]+)%\nmargin: ([\d.]+)%", said)
+        "12 checks passed" in said and above(r"source: ([\d.]+)%\nmargin: ([\d.]+)%", said)
     ),
     "05_your_own_reset_policy": lambda said: (
-        "11 checks passed" in said and above(r"(?s)second half ([\d.]+)%.*second half ([\d.]+)%", said)
+        "12 checks passed" in said and above(r"(?s)second half ([\d.]+)%.*second half ([\d.]+)%", said)
     ),
     "06_compare_methods": lambda said: above(r"\| Source \| ([\d.]+) \|\n\| BatchNorm \| ([\d.]+)", said),
     "07_fleet": lambda said: "2 of 4 streams are in memory" in said and "restored fleet: equal bit for bit" in said,

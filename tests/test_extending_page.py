@@ -92,7 +92,7 @@ def test_its_table_names_every_part_of_asr():
 @pytest.mark.parametrize("name", ["index.md", "how-asr-works.md", "choosing.md"])
 def test_the_code_of_the_guide_runs_as_written(name):
     images = torch.rand(16, 3, 16, 16)
-    names = {"model": small_network(), "images": images, "stream": [images, images]}
+    names = {"model": small_network(), "images": images, "stream": [images, images], "canaries": images}
     examples = blocks(name)
     assert examples
     for block in examples:

@@ -66,6 +66,11 @@ def test_the_columns_of_a_run_with_asr_are_what_they_were(tmp_path):
         "skipped",
         "predicted",
         "labels",
+        "likelihood_loss",
+        "brier_score",
+        "bin_images",
+        "bin_correct",
+        "bin_confidence",
     ]
     assert done.measures == {}
     with pytest.raises(KeyError, match="no column 'distance'; there are step, images"):

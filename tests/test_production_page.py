@@ -55,7 +55,7 @@ def test_the_examples_with_curl_run_as_written(service, tmp_path):
 
 
 def test_the_python_examples_run_as_written(service, tmp_path):
-    ask, watch = blocks("python")
+    _, ask, watch = blocks("python")  # the first, how to bake, is tested in test_bake.py
     names = {"url": service.address, "token": serving.TOKEN, "state": tmp_path / "state"}
     exec(ask, names)
     assert len(names["classes"]) == 16

@@ -193,7 +193,7 @@ def test_a_bad_single_image_never_enters_the_window():
     ("batch", "error", "message"),
     [
         (torch.zeros(4, 3, 16, 16, dtype=torch.uint8), TypeError, r"floats .* got torch.uint8.* / 255"),
-        (torch.zeros(3, 16, 16), ValueError, r"shape \(3, 16, 16\).* batches with 4 dimensions.*images\[None\]"),
+        (torch.zeros(3, 16, 16), ValueError, r"shape \(3, 16, 16\), which is one image.*images\[None\]"),
         (torch.zeros(2, 2, 3, 16, 16), ValueError, r"shape \(2, 2, 3, 16, 16\).* batches with 4 dimensions"),
         (torch.zeros(7), ValueError, r"at least 2 dimensions, got shape \(7,\)"),
         (torch.zeros(0, 3, 16, 16), ValueError, "batch is empty"),

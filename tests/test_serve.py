@@ -499,7 +499,7 @@ def test_the_document_lists_every_route_with_its_errors(client):
         "/v1/streams/{name}",
         *(
             f"/v1/streams/{{name}}/{verb}"
-            for verb in ("adapt", "predict", "history", "freeze", "unfreeze", "reset", "rollback")
+            for verb in ("adapt", "predict", "feedback", "history", "freeze", "unfreeze", "reset", "rollback")
         ),
     }
     adapt = document["paths"]["/v1/streams/{name}/adapt"]["post"]

@@ -189,7 +189,7 @@ def test_streams_at_a_glance(visit, stand):
     expect(row(tab, "door/back").locator("td").nth(4)).to_have_text("30 in 30")
     assert row(tab, "door/back").locator("rect.over").count() == 1
     assert row(tab, "camera-1").locator(".spark path.line").count() == 2
-    expect(tab.locator("#about")).to_have_text("small · eta · reset asr")
+    expect(tab.locator("#about")).to_have_text("small · eta · reset never")
     expect(tab.locator("#connection")).to_have_text("live")
     expect(tab.locator("#pages")).not_to_be_visible()  # there is but one
 

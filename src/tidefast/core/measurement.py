@@ -10,9 +10,10 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 _OF_RECORDS = ("step", "loss", "selected", "reset_fraction", "seconds", "nonfinite", "skipped", "measurements")
 _OF_RUNS = ("images", "correct", "accuracy", "predicted", "labels", "spans")
+_OF_CALIBRATION = ("likelihood_loss", "brier_score", "bin_images", "bin_correct", "bin_confidence")
 _OF_PREDICTIONS = ("concentration_mean_of_softmax", "concentration_without_1", "concentration_without_10_percent")
 _OF_METRICS = ("steps", "answers", "resets", "depth", "latency_seconds")
-RESERVED = frozenset((*_OF_RECORDS, *_OF_RUNS, *_OF_PREDICTIONS, *_OF_METRICS))
+RESERVED = frozenset((*_OF_RECORDS, *_OF_RUNS, *_OF_CALIBRATION, *_OF_PREDICTIONS, *_OF_METRICS))
 """Names that mean something else where measurements are written down."""
 
 

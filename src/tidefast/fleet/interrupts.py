@@ -15,6 +15,7 @@ class DeferredInterrupts:
 
     Python runs handlers of signals in the main thread only, so that nothing has to be done in others.
 
+    >>> usual = signal.signal(signal.SIGINT, signal.default_int_handler)
     >>> done = []
     >>> try:
     ...     with DeferredInterrupts():
@@ -24,6 +25,7 @@ class DeferredInterrupts:
     ...     done.append("interrupted")
     >>> done
     ['all of it', 'interrupted']
+    >>> _ = signal.signal(signal.SIGINT, usual)
     """
 
     def __init__(self) -> None:
