@@ -34,7 +34,11 @@ class Candidate:
         torch.manual_seed(0)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what the libraries say of their own future
-            return BUILDERS[self.library](self).eval()
+            network = BUILDERS[self.library](self).eval()
+        for parameter in network.parameters():
+            if parameter.ndim == 2 and not bool(parameter.any()):
+                nn.init.normal_(parameter, std=0.02)  # a classifier of zeros: no gradient would pass it
+        return network
 
     def images(self) -> Tensor:
         """A batch."""

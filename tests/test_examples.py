@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -63,3 +64,26 @@ def test_an_example_shows_what_it_is_for(name, tmp_path):
     assert done.returncode == 0, done.stderr
     assert SHOWN[name](done.stdout), done.stdout
     assert name in OTHERS or not list(tmp_path.iterdir()), "it left files behind"
+
+
+@pytest.mark.slow
+def test_the_notebook_runs_from_top_to_bottom(tmp_path):
+    cells = json.loads((FOLDER / "first_hour.ipynb").read_text())["cells"]
+    lines = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code").splitlines()
+    script = tmp_path / "first_hour.py"
+    script.write_text("\n".join(line for line in lines if not line.startswith("%")))  # what only a notebook knows
+    done = subprocess.run(
+        [sys.executable, "-W", "error", script],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert above(r"as it was trained ([\d.]+)%, adapting ([\d.]+)%", done.stdout), done.stdout
+    assert above(r"alone ([\d.]+)%, with the guard ([\d.]+)%", done.stdout), done.stdout
+    assert "resumed: the same bits True" in done.stdout
+    baked, trained = re.findall(r"baked ([\d.]+)%, as it was trained ([\d.]+)%", done.stdout)[0]
+    assert float(baked) > float(trained), done.stdout
+    assert list(tmp_path.iterdir()) == [script], "it left files behind"
