@@ -275,4 +275,4 @@ def test_a_slow_collapse_is_told_long_before_it_is_total():
 def test_a_healthy_stream_raises_no_alarm_by_its_canaries(canaries):
     taken = watched("roid", 1, 300, canaries=canaries)
     assert {step.alarms for step in taken} == {()}
-    assert sum("canary_evidence" in step.measurements for step in taken) >= 9
+    assert sum("canary_evidence" in step.measurements for step in taken) >= 8  # gaps double up to 2,048 images

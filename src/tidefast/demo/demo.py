@@ -143,14 +143,12 @@ def perform(
 ) -> DemoOutcome:
     """Let them run, and write the page."""
     steps, batch = demonstration.steps, demonstration.batch
-    _require_ours(demonstration.out)
     dearest_first = sorted(contestants, key=lambda contestant: -contestant.cost)
     experiments = [demonstration.experiment(contestant) for contestant in dearest_first]
     keys_of = {
         experiment.key: contestant.key for experiment, contestant in zip(experiments, dearest_first, strict=True)
     }
-    demonstration.out.mkdir(parents=True, exist_ok=True)
-    (demonstration.out / LOCK).touch()
+    claim(demonstration.out)
     with console.status("making the stream"):
         samples.save(demonstration.out / SAMPLES, bench.stream_of(experiments[0]), steps)
     console.print(
@@ -188,9 +186,11 @@ def perform(
     return DemoOutcome(page, told, interrupted, failures)
 
 
-def _require_ours(folder: Path) -> None:
-    """A page is written there: not into a folder that holds something else."""
+def claim(folder: Path) -> None:
+    """Make and mark the folder of a demonstration: not one that holds something else."""
     if folder.exists() and not folder.is_dir():
         raise FolderError(f"{folder} is a file: choose another folder")
     if folder.exists() and any(folder.iterdir()) and not (folder / LOCK).is_file():
         raise FolderError(f"{folder} is not empty and holds no demonstration: choose another folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / LOCK).touch()

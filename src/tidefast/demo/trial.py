@@ -17,7 +17,7 @@ from tidefast.core.files import write_atomically
 from tidefast.core.specification import Specification
 from tidefast.core.validation import require_count
 from tidefast.demo.contestants import Contestant, pick_contestants
-from tidefast.demo.demo import Demonstration, DemoOutcome, perform
+from tidefast.demo.demo import Demonstration, DemoOutcome, claim, perform
 from tidefast.report.headline import percent
 
 CONTESTANTS = ("source", "batchnorm", "roid", "roid+asr")
@@ -139,6 +139,6 @@ def _length(
             seconds.append(time.perf_counter() - started)
     of_all = min(seconds) * sum(contestant.cost for contestant in contestants) / costliest.cost
     steps = int(min(LONGEST, max(SHORTEST, 60 * minutes * workers / of_all)))
-    trial.out.mkdir(parents=True, exist_ok=True)
+    claim(trial.out)
     write_atomically(kept, json.dumps({"steps": steps, "minutes": minutes}).encode())
     return steps
