@@ -162,19 +162,18 @@ def _print_verdicts(cells: list[Cell]) -> None:
     below = {name: [c.gains[name] < -FLOOR for c in cells if name in c.gains] for name in POLICIES}
     _line(
         f"floor: cells more than {FLOOR:g} point below the reference",
-        {name: f"{sum(hits)} of {len(hits)}" for name, hits in below.items()},
+        {name: _of(hits) for name, hits in below.items()},
         not any(below["guard"]),
     )
-    _line(
-        "the worst of them", {name: f"{min(c.gains.get(name, np.inf) for c in cells):+.1f}" for name in POLICIES}, None
-    )
+    worst = {name: min((c.gains[name] for c in cells if name in c.gains), default=np.nan) for name in POLICIES}
+    _line("the worst of them", {name: "-" if np.isnan(gain) else f"{gain:+.1f}" for name, gain in worst.items()}, None)
     lower = {
         name: [c.gains[name] < max(0.0, c.trained - c.reference) - FLOOR for c in cells if name in c.gains]
         for name in POLICIES
     }
     _line(
         "cells more than that below the better of batch statistics and the source as it was trained",
-        {name: f"{sum(hits)} of {len(hits)}" for name, hits in lower.items()},
+        {name: _of(hits) for name, hits in lower.items()},
         None,
     )
     published = [c for c in cells if c.rate == PUBLISHED and all(n in c.gains for n in ("never", "periodic", "asr"))]
@@ -188,16 +187,16 @@ def _print_verdicts(cells: list[Cell]) -> None:
     }
     _line(
         f"gain kept: cells at the published rate within {KEPT:g} of the best of plain, RDumb, ASR",
-        {name: f"{sum(hits)} of {len(hits)}" for name, hits in kept.items()},
+        {name: _of(hits) for name, hits in kept.items()},
         bool(kept["guard"]) and np.mean(kept["guard"]) >= CELLS_KEPT,
     )
-    everywhere = [c for c in cells if c.gains.keys() >= POLICIES.keys()]
-    means = {name: float(np.mean([c.gains[name] for c in everywhere])) if everywhere else np.nan for name in POLICIES}
-    others = [value for name, value in means.items() if name != "guard"]
+    tried = {name for name in POLICIES if any(name in c.gains for c in cells)}
+    everywhere = [c for c in cells if c.gains.keys() >= tried]
+    means = {name: float(np.mean([c.gains[name] for c in everywhere])) for name in tried}
     _line(
-        f"mean over the {len(everywhere)} cells that all have",
-        {name: f"{value:+.2f}" for name, value in means.items()},
-        means["guard"] > max(others),
+        f"mean over the {len(everywhere)} cells where all of them were tried",
+        {name: f"{means[name]:+.2f}" if name in means else "-" for name in POLICIES},
+        means["guard"] > max(value for name, value in means.items() if name != "guard"),
     )
     calm = [
         c for c in cells if c.place[1] in ("Clean", "Easy") and c.rate == PUBLISHED and c.gains.get("never", -9) > -KEPT
@@ -208,6 +207,10 @@ def _print_verdicts(cells: list[Cell]) -> None:
         {name: f"{np.mean(v):.1f}, {max(v):.0f}" if v else "-" for name, v in often.items()},
         bool(often["guard"]) and np.mean(often["guard"]) <= QUIET,
     )
+
+
+def _of(hits: list[bool]) -> str:
+    return f"{sum(hits)} of {len(hits)}" if hits else "-"
 
 
 def _line(what: str, values: dict[str, str], passed: bool | None) -> None:
@@ -236,6 +239,8 @@ def _draw(cells: list[Cell]) -> None:
     figure, axes = plt.subplots(figsize=(9, 4.5), layout="constrained")
     for (name, title), mark in zip(POLICIES.items(), "xvs^o", strict=True):
         places = [k for k, cell in enumerate(ordered) if name in cell.gains]
+        if not places:
+            continue
         strong = {"s": 22, "zorder": 3, "color": "black"} if name == "guard" else {"s": 14, "alpha": 0.7}
         axes.scatter(places, [ordered[k].gains[name] for k in places], marker=mark, label=title, **strong)
     axes.axhline(0, color="grey", linewidth=0.8)
