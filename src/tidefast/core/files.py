@@ -61,16 +61,21 @@ def locked(path: str | os.PathLike[str], patience: float = 0.0) -> Iterator[None
     if sys.platform == "win32":
         yield
         return
+    with open(path, "a") as file:
+        take_lock(file.fileno(), Path(path).parent, patience)
+        yield
+
+
+def take_lock(handle: int, folder: Path, patience: float) -> None:
+    """Lock an open file or folder, for as long as it is open; a FolderError when another process keeps it locked."""
     import fcntl
 
     deadline = time.monotonic() + patience
-    with open(path, "a") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError as error:
-                if time.monotonic() >= deadline:
-                    raise FolderError(f"another process is running in {Path(path).parent}") from error
-                time.sleep(0.05)
-        yield
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError as error:
+            if time.monotonic() >= deadline:
+                raise FolderError(f"another process is running in {folder}") from error
+            time.sleep(0.05)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import time
 from pathlib import Path
 
-from tidefast.core.files import LOCK, locked
-from tidefast.errors import FolderError
+from tidefast.core.files import LOCK, locked, take_lock
 
 
 class FolderHold:
@@ -67,16 +65,5 @@ class FolderHold:
 
 
 def _lock(handle: int, folder: Path, patience: float) -> None:
-    import fcntl
-
-    deadline = time.monotonic() + patience
-    while True:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError as error:
-            if time.monotonic() >= deadline:
-                raise FolderError(f"another process is running in {folder}") from error
-            time.sleep(0.05)
-        except OSError:  # a file system that cannot lock folders: the file in it has to do
-            return
+    with contextlib.suppress(OSError):  # a file system that cannot lock folders: the file in it has to do
+        take_lock(handle, folder, patience)

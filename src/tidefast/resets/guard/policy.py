@@ -151,9 +151,8 @@ class Guard(Promises):
         the others, and what they say counts where the source, which has to tell these classes, does not fail itself.
         """
         trained = functools.partial(step.network.source_logits, running_statistics=True)
-        generator = torch.Generator().manual_seed(
-            step.generator.initial_seed() // 2
-        )  # the other looks keep their draws
+        # Of its own, so that the other looks keep their draws.
+        generator = torch.Generator().manual_seed(step.generator.initial_seed() // 2)
         classes = step.source_logits(running_statistics=True).argmax(1)
         places = alike(classes, step.constants, how_many(step, self.asked), generator)
         resembling = DressedCanaries.at(places, step, generator)
