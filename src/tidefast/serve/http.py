@@ -11,15 +11,15 @@ from fastapi.responses import JSONResponse
 
 import tidefast
 from tidefast.serve.access import AccessControl, App
+from tidefast.serve.interface import StreamService
 from tidefast.serve.manual import add_manual
 from tidefast.serve.problems import add_errors, problem
 from tidefast.serve.refused import RefusedError
 from tidefast.serve.routes import add_routes
 from tidefast.serve.schemas import DESCRIPTION, STATUS
-from tidefast.serve.service import Service
 
 
-def make_app(service: Service) -> FastAPI:
+def make_app(service: StreamService) -> FastAPI:
     """The application that serves `service`; it starts with the application and stops with it."""
 
     @contextlib.asynccontextmanager
@@ -41,7 +41,7 @@ def make_app(service: Service) -> FastAPI:
     )
 
     def refused(error: RefusedError, name: str | None = None, wait: float = 0.0) -> JSONResponse:
-        service.watch.rejected(name, error.reason)
+        service.rejected(name, error.reason)
         return problem(STATUS[error.reason], error.reason, str(error), wait)
 
     app.add_middleware(

@@ -13,6 +13,8 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import ValidationError
 
 from tidefast.serve import page
+from tidefast.serve.answer import Answer
+from tidefast.serve.interface import StreamService
 from tidefast.serve.problems import problem
 from tidefast.serve.refused import RefusedError
 from tidefast.serve.schemas import (
@@ -31,11 +33,10 @@ from tidefast.serve.schemas import (
     decoded_name,
     responses,
 )
-from tidefast.serve.service import Answer, Service
 from tidefast.serve.uploads import read_images, read_small
 
 
-def add_routes(app: FastAPI, service: Service) -> None:
+def add_routes(app: FastAPI, service: StreamService) -> None:
     """All addresses: images, streams, the service as a whole, and the live page."""
     _add_images(app, service)
     _add_streams(app, service)
@@ -43,7 +44,7 @@ def add_routes(app: FastAPI, service: Service) -> None:
     _add_pages(app)
 
 
-def _add_images(app: FastAPI, service: Service) -> None:
+def _add_images(app: FastAPI, service: StreamService) -> None:
     limits = service.settings
 
     @app.post(
@@ -61,7 +62,7 @@ def _add_images(app: FastAPI, service: Service) -> None:
     ) -> Any:
         """Labels decide whether the adapted network answers, with a policy that takes them (`guard:alpha=0.05`)."""
         stream = decoded_name(name)
-        service.require_labels_wanted(stream)
+        await service.require_labels_wanted(stream)
         with service.bodies.account() as account:
             try:
                 async with asyncio.timeout(limits.timeout):
@@ -103,8 +104,8 @@ def _add_images(app: FastAPI, service: Service) -> None:
         return await answered(request, name, logits, False)
 
 
-def _late(service: Service, stream: str) -> JSONResponse:
-    service.watch.rejected(stream, "timeout")
+def _late(service: StreamService, stream: str) -> JSONResponse:
+    service.rejected(stream, "timeout")
     return problem(408, "timeout", f"the request did not come within {service.settings.timeout:g} s")
 
 
@@ -127,7 +128,7 @@ def _plain(stream: str, answer: Answer, labels: list[str] | None, logits: bool) 
     return {**plain, "logits": answer.logits.tolist()} if logits else plain
 
 
-def _add_streams(app: FastAPI, service: Service) -> None:
+def _add_streams(app: FastAPI, service: StreamService) -> None:
     common: dict[str, Any] = {"tags": ["streams"], "openapi_extra": SECURITY}
 
     @app.get(
@@ -148,7 +149,7 @@ def _add_streams(app: FastAPI, service: Service) -> None:
 
     @app.get("/v1/streams/{name}", summary="One stream", response_model=StreamState, responses=responses(404), **common)
     async def stream(name: Name) -> Any:
-        return JSONResponse(_finite(service.status(decoded_name(name))))
+        return JSONResponse(_finite(await service.status(decoded_name(name))))
 
     @app.get(
         "/v1/streams/{name}/history",
@@ -159,9 +160,7 @@ def _add_streams(app: FastAPI, service: Service) -> None:
     )
     async def history(name: Name, since: Annotated[int, Query(ge=0, le=2**62)] = 0) -> Any:
         """What is remembered of the steps after `since`, the oldest first; gone after a restart."""
-        known = decoded_name(name)
-        service.status(known)
-        return JSONResponse(_finite(service.watch.history(known, since)))
+        return JSONResponse(_finite(await service.history(decoded_name(name), since)))
 
     def action(verb: str, summary: str, do: Callable[[str], Awaitable[None]]) -> None:
         @app.post(
@@ -175,7 +174,7 @@ def _add_streams(app: FastAPI, service: Service) -> None:
         async def act(name: Name) -> Any:
             known = decoded_name(name)
             await do(known)
-            return JSONResponse(_finite(service.status(known)))
+            return JSONResponse(_finite(await service.status(known)))
 
     action("freeze", "Answer without adapting", lambda name: service.freeze(name, True))
     action("unfreeze", "Adapt again", lambda name: service.freeze(name, False))
@@ -201,7 +200,7 @@ def _add_streams(app: FastAPI, service: Service) -> None:
         except ValidationError as error:
             raise RefusedError("unfit", "; ".join(fault["msg"] for fault in error.errors()[:3])) from None
         await service.rollback(known, where.snapshot)
-        return JSONResponse(_finite(service.status(known)))
+        return JSONResponse(_finite(await service.status(known)))
 
     @app.delete("/v1/streams/{name}", summary="Forget a stream", status_code=204, responses=responses(404), **common)
     async def delete(name: Name) -> Response:
@@ -210,7 +209,7 @@ def _add_streams(app: FastAPI, service: Service) -> None:
         return Response(status_code=204)
 
 
-def _add_whole(app: FastAPI, service: Service) -> None:
+def _add_whole(app: FastAPI, service: StreamService) -> None:
     common: dict[str, Any] = {"tags": ["service"], "openapi_extra": SECURITY}
 
     @app.get("/v1/snapshots", summary="Snapshots", response_model=list[SnapshotState], responses=responses(), **common)
@@ -233,11 +232,11 @@ def _add_whole(app: FastAPI, service: Service) -> None:
         "/v1/alarms", summary="Alarms that are on", response_model=list[AlarmState], responses=responses(), **common
     )
     async def alarms() -> Any:
-        return JSONResponse(_finite([asdict(alarm) for alarm in service.watch.alarms()]))
+        return JSONResponse(_finite([asdict(alarm) for alarm in await service.alarms()]))
 
     @app.get("/v1/info", summary="What is served", response_model=dict[str, Any], responses=responses(), **common)
     async def info() -> Any:
-        return JSONResponse(service.info())
+        return JSONResponse(await service.info())
 
     @app.get(
         "/metrics",
@@ -247,7 +246,7 @@ def _add_whole(app: FastAPI, service: Service) -> None:
         **common,
     )
     async def metrics() -> Response:
-        return Response(service.metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(await service.metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     @app.get("/healthz", tags=["service"], summary="Alive", response_model=Health, responses=responses(guarded=False))
     async def healthz() -> Any:
@@ -262,7 +261,7 @@ def _add_whole(app: FastAPI, service: Service) -> None:
     )
     async def readyz() -> Any:
         """The model is loaded, the state is restored, and the last snapshot worked."""
-        problems = service.problems()
+        problems = await service.problems()
         return JSONResponse(
             {"status": "not ready" if problems else "ready", "problems": problems}, 503 if problems else 200
         )

@@ -15,8 +15,8 @@ import uvicorn
 
 from tidefast.serve.connections import Acceptor, BoundedConnection, affordable
 from tidefast.serve.http import make_app
+from tidefast.serve.interface import StreamService
 from tidefast.serve.repeated import quieten
-from tidefast.serve.service import Service
 
 _log = logging.getLogger("tidefast.serve")
 
@@ -24,7 +24,9 @@ _log = logging.getLogger("tidefast.serve")
 class _Server(uvicorn.Server):
     """At SIGTERM and SIGINT it finishes what it has and returns; uvicorn's own would raise the signal once more."""
 
-    def __init__(self, config: uvicorn.Config, service: Service, listening: socket.socket, connections: int) -> None:
+    def __init__(
+        self, config: uvicorn.Config, service: StreamService, listening: socket.socket, connections: int
+    ) -> None:
         super().__init__(config)
         self._service, self._listening, self._connections = service, listening, connections
         self._acceptor: Acceptor | None = None
@@ -67,7 +69,7 @@ class _Server(uvicorn.Server):
         self.should_exit = True
 
 
-def run(service: Service, started: Callable[[str], Any] = print) -> int:
+def run(service: StreamService, started: Callable[[str], Any] = print) -> int:
     """Serve until a signal says to end; `started` is told the address. 0, or 1 when the last snapshot failed."""
     settings = service.settings
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET

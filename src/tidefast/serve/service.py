@@ -9,7 +9,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,6 +25,8 @@ from tidefast.errors import LostStreamError, SnapshotError, UnreadableStreamErro
 from tidefast.fleet import Fleet
 from tidefast.fleet.entry import Taken
 from tidefast.serve import images
+from tidefast.serve.alarms import Alarm
+from tidefast.serve.answer import Answer
 from tidefast.serve.batching import Batcher, PendingRequest
 from tidefast.serve.canaries import MEASURES, Canaries
 from tidefast.serve.limits import ByteBudget
@@ -37,26 +38,6 @@ from tidefast.serve.watch import ImageStatistics, Watch
 
 T = TypeVar("T")
 _log = logging.getLogger("tidefast.serve")
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What one request gets."""
-
-    step: int
-    """Of the stream, this batch included."""
-    size: int
-    """Images in the batch that the request was part of."""
-    offset: int
-    """How many of them came before the request's own."""
-    logits: Tensor
-    """[images, classes]"""
-    classes: list[int]
-    probabilities: list[float]
-    frozen: bool
-    adapted: bool
-    lost: int = 0
-    """Steps that the stream lost just before, because its file was damaged or gone."""
 
 
 class Service:
@@ -409,11 +390,14 @@ class Service:
         states = []
         for name in names[:limit]:
             with contextlib.suppress(RefusedError):  # it was dropped just now
-                states.append(self.status(name))
+                states.append(self._status(name))
         return states
 
-    def status(self, name: str) -> dict[str, Any]:
+    async def status(self, name: str) -> dict[str, Any]:
         """What is known of a stream."""
+        return self._status(name)
+
+    def _status(self, name: str) -> dict[str, Any]:
         try:
             known = self.fleet.status(name)
         except KeyError:
@@ -421,13 +405,18 @@ class Service:
         alarms = [dataclasses.asdict(alarm) for alarm in self.watch.alarms(name)]
         return {**known, "alarms": alarms, "lately": self.watch.lately(name)}
 
+    async def history(self, name: str, since: int) -> list[dict[str, Any]]:
+        """What is remembered of a stream's steps after `since`, the oldest first; gone after a restart."""
+        self._require(name)
+        return self.watch.history(name, since)
+
     async def freeze(self, name: str, frozen: bool) -> None:
         """From now on the stream answers without adapting, or adapts again."""
         self._require(name)
         await self._by_hand(self.fleet.freeze, name, frozen)
         self.watch.event(name, "freeze" if frozen else "unfreeze")
 
-    def require_labels_wanted(self, name: str) -> None:
+    async def require_labels_wanted(self, name: str) -> None:
         """A RefusedError where labels for a stream are of no use."""
         self._require(name)
         if not self.fleet.policy.takes_labels:
@@ -438,7 +427,7 @@ class Service:
 
     async def feedback(self, name: str, pixels: images.ImageArray, labels: Sequence[int]) -> Feedback:
         """Tell a stream what some images show; what that decided."""
-        self.require_labels_wanted(name)
+        await self.require_labels_wanted(name)
         if self.size is not None:
             images.require_size(images.size_of(pixels), self.size)
         if len(pixels) > self.settings.max_batch:
@@ -533,7 +522,15 @@ class Service:
         """The snapshots, the oldest first."""
         return await self._by_hand(self.snapshots.listed)
 
-    def problems(self) -> list[str]:
+    async def alarms(self) -> list[Alarm]:
+        """Those that are on, the latest last."""
+        return self.watch.alarms()
+
+    def rejected(self, name: str | None, reason: str) -> None:
+        """Count a request that was refused; `reason` is one of a small fixed set."""
+        self.watch.rejected(name, reason)
+
+    async def problems(self) -> list[str]:
         """Why the service is not ready; empty when it is."""
         problems = []
         if not self.ready:
@@ -546,12 +543,12 @@ class Service:
             problems.append(f"idle streams that cannot be read: {len(self._unreadable)}")
         return problems
 
-    def metrics(self) -> bytes:
+    async def metrics(self) -> bytes:
         """All numbers in Prometheus' text format."""
         self.watch.queue(self._batcher.waiting)
         return self.watch.metrics()
 
-    def info(self) -> dict[str, Any]:
+    async def info(self) -> dict[str, Any]:
         """What is served, and how."""
         return {
             "model": self.settings.model,

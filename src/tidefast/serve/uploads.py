@@ -14,16 +14,16 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect
 
 from tidefast.serve import images
+from tidefast.serve.interface import StreamService
 from tidefast.serve.limits import ByteAccount
 from tidefast.serve.refused import RefusedError
-from tidefast.serve.service import Service
 
 _SWALLOW = 2.0  # seconds
 _SWALLOWED = 64 * 2**20  # bytes; they are thrown away as they come
 _SLOW = 2**20  # bytes that decoding an image weighs: always worth a thread, however small the file
 
 
-async def read_images(request: Request, service: Service, account: ByteAccount) -> images.ImageArray:
+async def read_images(request: Request, service: StreamService, account: ByteAccount) -> images.ImageArray:
     """The images in a request's body; what they take is charged to `account`."""
     limits = service.settings
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
