@@ -66,15 +66,20 @@ class Running:
 
 @contextlib.contextmanager
 def serving(
-    state: Path, *more: str, token: str | None = TOKEN, prepare: Callable[[], None] | None = None
+    state: Path,
+    *more: str,
+    token: str | None = TOKEN,
+    prepare: Callable[[], None] | None = None,
+    program: Sequence[str] = (str(Path(sys.executable).with_name("tidefast")),),
 ) -> Iterator[Running]:
     """`tidefast serve` on a free port of loopback, killed at the end if it still runs.
 
     token: None for a service that asks for none.
     more: options beside `OPTIONS`; the last of two equal ones counts.
     prepare: called in the process before anything else.
+    program: what `serve` is a command of.
     """
-    command = [str(Path(sys.executable).with_name("tidefast")), "serve", "--state", str(state), "--port", "0"]
+    command = [*program, "serve", "--state", str(state), "--port", "0"]
     log = state.with_name(f"{state.name}.log")
     with open(log, "a") as errors:
         process = subprocess.Popen(

@@ -2,9 +2,11 @@
 
 python benchmarks/soak.py --minutes 120                      # one life: look at its memory
 python benchmarks/soak.py --minutes 120 --end-every 90       # kill -9, or SIGTERM, every minute and a half or so
+python benchmarks/soak.py --minutes 1 --end-every 10 --fault skip   # does it notice? a service of benchmarks/faulty.py
 
-Streams get single images and batches, from one connection or two at once; they are frozen, rolled back,
-reset, dropped and begun again, go to disk and come back, and have their idle files removed or a bit of them flipped.
+Streams get single images and batches, a third of them never more than are gathered, from one connection or two at
+once; they are frozen, rolled back, reset, dropped and begun again, go to disk and come back, and have their idle files
+removed or a bit of them flipped.
 Between them come bad requests, clients that vanish, snapshots, and a stopped process. Each answer is compared, bit for
 bit, with an adapter of the stream's own in this process. Where more than one state is right (after a kill, any that the
 stream had) the answer must be that of one of them. It ends with 1 when anything was wrong.
@@ -31,6 +33,7 @@ from urllib.parse import quote
 
 import numpy as np
 import torch
+from faulty import FAULTS
 from load import BAD, LARGEST, MAX_BODY
 from PIL import Image
 from serving import (
@@ -53,8 +56,10 @@ from serving import (
 from tidefast.fleet.manifest import file_name
 from tidefast.streams import as_tensor
 
-KEPT = 400
+KEPT = 120
 """States of a stream that are remembered: as far back as any snapshot that is still there."""
+FEW = 3
+"""Images of a request that is gathered into a window."""
 ACTIONS = {
     "one": 55,
     "predict": 12,
@@ -70,6 +75,11 @@ ACTIONS = {
     "look": 2,
 }
 """What is done, and how often beside the others."""
+
+
+def resident_memory(process: int | str) -> int:
+    """In kB."""
+    return int(Path(f"/proc/{process}/status").read_text().split("VmRSS:")[1].split()[0])
 
 
 class WrongError(Exception):
@@ -90,6 +100,8 @@ class Client:
 
     name: str
     folder: Path
+    largest: int = LARGEST
+    """Images of a request."""
     kept: list[Kept] = field(default_factory=list)
     possible: list[Kept] = field(default_factory=list)
     """The states that it may be in; nearly always one."""
@@ -139,9 +151,9 @@ class Client:
         """All states that it ever had at a step, the latest first."""
         return [state for state in self.kept[::-1] if state.step == step]
 
-    def accept(self, step: Step, adapted: bool) -> None:
+    def accept(self, step: Step, counts: bool) -> None:
         """Compare a batch with what the adapter says, from every state that is possible; only those that fit stay."""
-        before = step.number - adapted
+        before = step.number - counts
         if self.damaged and all(state.step != before for state in self.possible):
             self.possible, self.damaged = self.known(before), False
         fit, tried = [], 0
@@ -151,10 +163,10 @@ class Client:
             tried += 1
             self._hold(state)
             images = as_tensor(step.levels)
-            logits = self.adapter(images) if adapted else self.adapter.predict(images)
+            logits = self.adapter(images) if counts else self.adapter.predict(images)
             if same_bits(logits, step.logits):
-                fit.append(self._keep() if adapted else state)
-            elif adapted:
+                fit.append(self._keep() if counts else state)
+            elif counts:
                 self._holds = None  # the adapter has gone another way than the stream
         if not fit:
             at = sorted(state.step for state in self.possible)
@@ -205,8 +217,16 @@ class Soak:
         self.wrong: list[str] = []
         self.memory: list[list[tuple[float, int, int]]] = []
         """For each life: seconds since its start, kB, open files."""
+        self.client_memory: list[int] = []
+        """After each life, kB."""
         self.clients: list[Client] = []
         self.ending = False
+
+    def compare(self, client: Client, step: Step, counts: bool) -> None:
+        """A batch that was answered, as a step of its stream or without one."""
+        few = counts and len(step.levels) <= FEW
+        self.counts["comparisons: " + ("gathered" if few else "steps" if counts else "predictions")] += 1
+        client.accept(step, counts)
 
     # -- what is done -----------------------------------------------------------------------------------------
 
@@ -216,7 +236,8 @@ class Soak:
 
     async def one(self, client: Client, service: Running) -> None:
         """A request with images, or two at once."""
-        requests = [self.some(self.chance.randint(1, LARGEST)) for _ in range(1 + (self.chance.random() < 0.3))]
+        count = 1 + (self.chance.random() < 0.3)
+        requests = [self.some(self.chance.randint(1, client.largest)) for _ in range(count)]
         client.pending = requests
         with contextlib.ExitStack() as stack:
             connections = [stack.enter_context(contextlib.closing(Connection(service.port))) for _ in requests]
@@ -232,13 +253,13 @@ class Soak:
         self.counts["steps lost to damage, and told in the answer"] += lost
         if lost and not client.damaged:
             raise WrongError(f"{client.name} lost {lost} steps, and nothing was damaged")
-        if all(answer.said["adapted"] for answer in given):
+        if not any(answer.said["frozen"] for answer in given):
             for step in steps_of(given)[client.name]:
-                client.accept(step, True)
+                self.compare(client, step, True)
             return
         alone = [[answer] for answer in given if answer.said["batch"]["size"] == len(answer.levels)]
         for answers_of_one in alone or [given]:  # two requests that were answered without a step, together or apart
-            client.accept(steps_of(answers_of_one)[client.name][0], False)
+            self.compare(client, steps_of(answers_of_one)[client.name][0], False)
 
     async def picture(self, client: Client, service: Running) -> None:
         """One image as a file."""
@@ -251,16 +272,16 @@ class Soak:
             raise RuntimeError(f"{status}: {said}")
         client.pending, client.begun = [], True
         self.counts["images"] += 1
-        client.accept(steps_of([Answer(levels, said)])[client.name][0], said["adapted"])
+        self.compare(client, steps_of([Answer(levels, said)])[client.name][0], not said["frozen"])
 
     async def predict(self, client: Client, service: Running) -> None:
-        levels = self.some(self.chance.randint(1, LARGEST))
+        levels = self.some(self.chance.randint(1, client.largest))
         with contextlib.closing(Connection(service.port)) as connection:
             status, said = await connection.ask("POST", path_of(client.name, "predict"), npy(levels))
         if status != 200:
             raise RuntimeError(f"{status}: {said}")
         self.counts["images"] += len(levels)
-        client.accept(Step(said["step"], levels, Answer(levels, said).logits), False)
+        self.compare(client, Step(said["step"], levels, Answer(levels, said).logits), False)
 
     async def bad(self, client: Client, service: Running) -> None:
         bad = self.chance.choice(BAD)
@@ -388,8 +409,7 @@ class Soak:
 
     def sample(self, service: Running, started: float) -> None:
         with contextlib.suppress(OSError):
-            about = Path(f"/proc/{service.process.pid}/status").read_text()
-            resident = int(about.split("VmRSS:")[1].split()[0])
+            resident = resident_memory(service.process.pid)
             files = len(list(Path(f"/proc/{service.process.pid}/fd").iterdir()))
             self.memory[-1].append((time.monotonic() - started, resident, files))
 
@@ -415,6 +435,7 @@ class Soak:
                 if time.monotonic() > sampled + 10:
                     sampled = time.monotonic()
                     self.sample(service, started)
+            self.sample(service, started)
             self.ending = True
             how = self.chance.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM])
             service.process.send_signal(how)
@@ -438,26 +459,34 @@ class Soak:
     def run(self) -> int:
         torch.set_num_threads(1)
         names = [f"camera {number} {'äöü/..%'[number % 7]}" for number in range(self.options.streams)]
-        self.clients = [Client(name, self.folder / "kept" / str(i)) for i, name in enumerate(names)]
+        self.clients = [
+            Client(name, self.folder / "kept" / str(i), FEW if i % 3 == 0 else LARGEST) for i, name in enumerate(names)
+        ]
         begun = time.monotonic()
         over = begun + 60 * self.options.minutes
         more = ("--resident", str(max(2, self.options.streams // 3)), "--workers", "2", "--timeout", "120")
         more += ("--max-body", str(MAX_BODY), "--snapshot-every", "7", "--keep", "3")
+        served: dict[str, Any] = {}
+        if self.options.fault:
+            served["program"] = (sys.executable, str(Path(__file__).with_name("faulty.py")), self.options.fault)
         while (now := time.monotonic()) < over:
             every = self.options.end_every
             until = min(over, now + self.chance.uniform(0.3, 1.7) * every) if every else over
-            with serving(self.state, *more) as service:
+            with serving(self.state, *more, **served) as service:
                 self.memory.append([])
                 self.come_back(service)
                 self.counts[asyncio.run(self.life(service, until))] += 1
                 if "Traceback" in service.log.read_text():
                     self.note("a traceback in the log")
+            self.client_memory.append(resident_memory("self"))
             print(
                 f"{time.strftime('%H:%M:%S')} {(time.monotonic() - begun) / 60:.0f} min, {len(self.memory)} lives, "
-                f"{self.counts['images']} images compared, {len(self.wrong)} wrong",
+                f"{self.counts['images']} images compared, {len(self.wrong)} wrong; memory at the end of this life "
+                f"{self.memory[-1][-1][1] / 1024 if self.memory[-1] else 0:.0f} MB, "
+                f"of the client {self.client_memory[-1] / 1024:.0f} MB",
                 flush=True,
             )
-        with serving(self.state, *more) as service:
+        with serving(self.state, *more, **served) as service:
             self.come_back(service)
         self.told((time.monotonic() - begun) / 60)
         return 1 if self.wrong else 0
@@ -469,6 +498,12 @@ class Soak:
         for what, count in sorted(self.counts.items()):
             print(f"| {what} | {count} |")
         print(f"| wrong | {len(self.wrong)} |")
+        ends = [life[-1][1] / 1024 for life in self.memory if life]
+        if len(ends) >= 8:
+            few = len(ends) // 4
+            told = [f"{statistics.median(ends[i * few : (i + 1) * few]):.0f}" for i in range(4)]
+            print(f"at the end of each life, MB, medians of the quarters of the lives: {', '.join(told)}")
+        print("client, MB, after each life:", *(f"{kilobytes / 1024:.0f}" for kilobytes in self.client_memory))
         longest = max(self.memory, key=len)
         if len(longest) >= 8:
             quarter = len(longest) // 4
@@ -489,6 +524,7 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=24)
     parser.add_argument("--rate", type=float, default=3.0, help="requests a second")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--fault", choices=FAULTS, help="a service that is wrong on purpose: all is well if it says so")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="tidefast-soak-") as folder:
         sys.exit(Soak(options, Path(folder)).run())
