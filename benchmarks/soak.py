@@ -419,7 +419,7 @@ class Soak:
         started = sampled = time.monotonic()
         names, weights = list(ACTIONS), list(ACTIONS.values())
         async with asyncio.TaskGroup() as tasks:
-            while time.monotonic() < until:
+            while time.monotonic() < until and not (self.options.fault and self.wrong):
                 await asyncio.sleep(self.chance.expovariate(self.options.rate))
                 free = [client for client in self.clients if not client.busy]
                 if free:
@@ -442,6 +442,10 @@ class Soak:
         code = await asyncio.to_thread(service.process.wait, 60)
         if how == signal.SIGTERM and code != 0:
             self.note(f"SIGTERM ended with {code}: {service.log.read_text()[-500:]}")
+        elif how == signal.SIGTERM:  # what was answered is in its last snapshot
+            for client in self.clients:
+                if client.begun and not client.damaged:
+                    client.safe = client.step
         return how.name
 
     def come_back(self, service: Running) -> None:
@@ -469,12 +473,12 @@ class Soak:
         served: dict[str, Any] = {}
         if self.options.fault:
             served["program"] = (sys.executable, str(Path(__file__).with_name("faulty.py")), self.options.fault)
-        while (now := time.monotonic()) < over:
-            every = self.options.end_every
-            until = min(over, now + self.chance.uniform(0.3, 1.7) * every) if every else over
+        every = self.options.end_every
+        while time.monotonic() < over and not (self.options.fault and self.wrong):
             with serving(self.state, *more, **served) as service:
                 self.memory.append([])
                 self.come_back(service)
+                until = time.monotonic() + self.chance.uniform(0.3, 1.7) * every if every else over
                 self.counts[asyncio.run(self.life(service, until))] += 1
                 if "Traceback" in service.log.read_text():
                     self.note("a traceback in the log")
@@ -524,7 +528,7 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=24)
     parser.add_argument("--rate", type=float, default=3.0, help="requests a second")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--fault", choices=FAULTS, help="a service that is wrong on purpose: all is well if it says so")
+    parser.add_argument("--fault", choices=FAULTS, help="a service that is wrong on purpose; ends when it is noticed")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="tidefast-soak-") as folder:
         sys.exit(Soak(options, Path(folder)).run())
