@@ -48,6 +48,8 @@ class Running:
     port: int
     log: Path
     """What it writes to stderr."""
+    told: str
+    """The line on stdout with which it says that it serves."""
 
     @property
     def address(self) -> str:
@@ -92,10 +94,11 @@ def serving(
         )
     try:
         assert process.stdout is not None
-        found = re.search(r"http://\S+:(\d+) ", process.stdout.readline())
+        told = process.stdout.readline()
+        found = re.search(r"http://\S+:(\d+) ", told)
         if found is None:
             raise RuntimeError(f"the service did not start: {log.read_text()[-2000:]}")
-        yield Running(process, int(found[1]), log)
+        yield Running(process, int(found[1]), log, told)
     finally:
         process.kill()
         process.communicate(timeout=30)

@@ -497,6 +497,14 @@ def test_the_document_lists_every_route_with_its_errors(client):
         "/v1/snapshots",
         "/v1/streams",
         "/v1/streams/{name}",
+        "/v2",
+        "/v2/health/live",
+        "/v2/health/ready",
+        *(
+            f"/v2/models/{{model}}{version}{verb}"
+            for version in ("", "/versions/{version}")
+            for verb in ("", "/ready", "/infer")
+        ),
         *(
             f"/v1/streams/{{name}}/{verb}"
             for verb in ("adapt", "predict", "feedback", "history", "freeze", "unfreeze", "reset", "rollback")

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
+
+from tidefast.commands.environment import naming_variables, read_environment
+from tidefast.errors import TidefastError
 
 PURPOSE = "an HTTP service: many streams over one model, each adapting on its own; a restart goes on where it stopped"
 EXAMPLE = "tidefast serve --model bundled-resnet --method roid --reset asr --optimizer adam:lr=1e-3 --state state"
 EXTRA = "serve"
+VARIABLES = "TIDEFAST_SERVE"
+"""How the environment variables of the options begin."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,6 +22,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
     part = "; name, name:key=value,key=value (see tidefast list) or module:Class"
     parser.add_argument("--model", help="registered or module:function (default %(default)s)")
+    parser.add_argument(
+        "--model-name", metavar="NAME", help="of the model in the Open Inference Protocol (default: as --model)"
+    )
     parser.add_argument("--weights", metavar="FILE", help="its state dict in .safetensors (default: the model's own)")
     parser.add_argument("--method", help=f"the method{part} (default %(default)s)")
     parser.add_argument("--reset", help="the reset policy (default %(default)s)")
@@ -71,25 +80,52 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--drain", type=float, metavar="S", help="seconds for the rest at the end (default %(default)g)"
     )
     parser.add_argument("--access-log", action="store_true", help="a line for each request")
+    parser.add_argument("--log", choices=("text", "json"), help="json: every line an object (default %(default)s)")
     parser.add_argument("--verbose", action="store_true", help="log more")
     parser.set_defaults(**{field.name: field.default for field in dataclasses.fields(Settings)})
+    parser.epilog = (
+        f"{parser.epilog or ''} - Every option may also be set by a variable of the environment, --max-batch by "
+        f"{VARIABLES}_MAX_BATCH and so on; switches by 1 or 0. An option on the command line wins."
+    ).strip(" -")
+    environment = read_environment(parser, VARIABLES, os.environ)
+    parser.set_defaults(**environment, environment=environment)
 
 
 def run(options: argparse.Namespace) -> int:
     """Serve until a signal says to end."""
     import logging
-    from pathlib import Path
 
-    from tidefast import serve
     from tidefast.core.memory import keep_memory
 
-    logging.basicConfig(
-        level=logging.DEBUG if options.verbose else logging.INFO,
-        format="%(asctime)s %(levelname)s %(message)s",
-    )
+    level = logging.DEBUG if options.verbose else logging.INFO
+    if options.log == "json":
+        from tidefast.serve.json_log import log_as_json
+
+        log_as_json(level)
+    else:
+        logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("uvicorn").setLevel(logging.INFO if options.verbose else logging.WARNING)
     logging.getLogger("uvicorn.access").setLevel(logging.INFO)
     keep_memory()  # once more, now that what hinders it would be in the log
+    try:
+        return _serve(options)
+    except (TidefastError, ValueError, OSError) as error:
+        told: Exception = error
+        if isinstance(error, ValueError):
+            set_so = {name: value for name, value in options.environment.items() if getattr(options, name) == value}
+            told = naming_variables(error, VARIABLES, set_so)
+        if options.log != "json":
+            raise told from error
+        logging.getLogger("tidefast").critical("%s", told)
+        return 2
+
+
+def _serve(options: argparse.Namespace) -> int:
+    import logging
+    from pathlib import Path
+
+    from tidefast import serve
+
     names = {field.name for field in dataclasses.fields(serve.Settings)}
     given = {name: value for name, value in vars(options).items() if name in names}
     given["state"] = Path(options.state)
@@ -100,7 +136,14 @@ def run(options: argparse.Namespace) -> int:
 
     def started(address: str) -> None:
         what = f"{settings.model}, {settings.method} + {settings.reset}, {len(service.fleet)} streams"
-        print(f"tidefast serves {what} on {address} (documents at {address}/docs)", flush=True)
+        line = f"tidefast serves {what} on {address} (documents at {address}/docs)"
+        if settings.log == "json":
+            from tidefast.serve.json_log import JsonLogFormatter
+
+            record = logging.LogRecord("tidefast", logging.INFO, "", 0, line, None, None)
+            record.fields = {"address": address}
+            line = JsonLogFormatter().format(record)
+        print(line, flush=True)
 
     return serve.run(service, started)
 
@@ -114,7 +157,6 @@ def _side(given: list[int] | None) -> tuple[int, int] | None:
 
 
 def _token(path: str | None) -> str | None:
-    import os
     from pathlib import Path
 
     if path is None:

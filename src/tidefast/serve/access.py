@@ -15,18 +15,18 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
-Refuse = Callable[[RefusedError, float], App]
+Refuse = Callable[[RefusedError, str, float], App]
 
-GUARDED = ("/v1/", "/metrics")
+GUARDED = ("/v1/", "/v2/models", "/metrics")
 """Addresses below these need the token; the others tell nothing about the streams."""
-_STREAMS = "/v1/streams/"
+_ENCODED = ("/v1/streams/", "/v2/models/")
 _READING = ("GET", "HEAD", "OPTIONS")
 
 
 class AccessControl:
     """ASGI middleware: token, origin and rate of every request, and names of streams as they were sent.
 
-    refuse: makes the answer to a request that may not pass, from the reason and the seconds to wait.
+    refuse: makes the answer to a request that may not pass, from the reason, the address and the seconds to wait.
     """
 
     def __init__(self, app: App, settings: Settings, refuse: Refuse) -> None:
@@ -45,18 +45,17 @@ class AccessControl:
                 if wait:
                     raise RefusedError("rate", "too many requests from this address: send slower")
             except RefusedError as error:
-                await self._refuse(error, wait)(scope, receive, send)
+                await self._refuse(error, scope["path"], wait)(scope, receive, send)
                 return
             raw = scope["raw_path"].decode("latin-1")
-            if raw.startswith(_STREAMS):
+            if raw.startswith(_ENCODED):
                 scope["path"] = raw  # a slash in a name is still %2F here, and the route takes the name apart
         await self._app(scope, receive, send)
 
     def _check(self, scope: Scope) -> float:
         """Raise, or return the seconds to wait."""
         path: str = scope["path"]
-        guarded = path.startswith(GUARDED[0]) or path == GUARDED[1]
-        if not guarded:
+        if not path.startswith(GUARDED):
             return 0.0
         client = scope.get("client")
         wait = self._rate.wait(client[0] if client else "")

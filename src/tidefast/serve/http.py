@@ -13,6 +13,7 @@ import tidefast
 from tidefast.serve.access import AccessControl, App
 from tidefast.serve.interface import StreamService
 from tidefast.serve.manual import add_manual
+from tidefast.serve.open_inference import add_open_inference
 from tidefast.serve.problems import add_errors, problem
 from tidefast.serve.refused import RefusedError
 from tidefast.serve.routes import add_routes
@@ -40,17 +41,18 @@ def make_app(service: StreamService) -> FastAPI:
         separate_input_output_schemas=False,
     )
 
-    def refused(error: RefusedError, name: str | None = None, wait: float = 0.0) -> JSONResponse:
+    def refused(error: RefusedError, path: str, name: str | None = None, wait: float = 0.0) -> JSONResponse:
         service.rejected(name, error.reason)
-        return problem(STATUS[error.reason], error.reason, str(error), wait)
+        return problem(STATUS[error.reason], error.reason, str(error), wait, path=path)
 
     app.add_middleware(
         cast(Any, AccessControl),
         settings=service.settings,
-        refuse=lambda error, wait: cast(App, refused(error, wait=wait)),
+        refuse=lambda error, path, wait: cast(App, refused(error, path, wait=wait)),
     )
     add_errors(app, refused)
     add_routes(app, service)
+    add_open_inference(app, service)
     _add_document(app, service.settings.token is not None)
     add_manual(app)
     return app

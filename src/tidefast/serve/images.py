@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias, TypeGuard
 
@@ -119,27 +120,34 @@ def unpacked(file: bytes, max_pixels: int) -> ImageArray:
         shape, fortran, kind = read[version](stream)
     except Exception as error:  # the header is a Python literal, and can be wrong in as many ways
         raise RefusedError("malformed", "the body is no .npy file of version 1 or 2") from error
+    if fortran:
+        raise RefusedError("unfit", f"{_EXPECTED}, got {kind} {list(shape)} in Fortran order")
+    require_shape(kind, shape, max_pixels)
+    rest = len(file) - stream.tell()
+    if math.prod(shape) * kind.itemsize != rest:
+        raise RefusedError("malformed", f"the .npy file promises {kind} {list(shape)}, but holds {rest} bytes of data")
+    pixels: ImageArray = np.frombuffer(file, kind, offset=stream.tell()).reshape(shape)
+    if kind != np.uint8:
+        require_range(pixels)
+    return pixels
+
+
+_EXPECTED = "images must be uint8 [N, H, W, 3] or float32 [N, 3, H, W], in C order and little-endian"
+
+
+def require_shape(kind: np.dtype[Any], shape: tuple[int, ...], max_pixels: int) -> None:
+    """Refuse arrays that are no images, or larger ones than are accepted."""
     channels_last = kind == np.uint8
-    if kind not in (np.dtype(np.uint8), np.dtype("<f4")) or fortran or len(shape) != 4:
-        raise RefusedError("unfit", f"{_EXPECTED}, got {kind} {list(shape)}{' in Fortran order' if fortran else ''}")
+    if kind not in (np.dtype(np.uint8), np.dtype("<f4")) or len(shape) != 4:
+        raise RefusedError("unfit", f"{_EXPECTED}, got {kind} {list(shape)}")
     if shape[3 if channels_last else 1] != 3 or min(shape) < 1:
         raise RefusedError("unfit", f"{_EXPECTED}, got {kind} {list(shape)}")
     height, width = shape[1:3] if channels_last else shape[2:]
     if height * width > max_pixels:
         raise RefusedError("too_large", f"an image is {width}x{height}; at most {max_pixels} pixels are accepted")
-    rest = len(file) - stream.tell()
-    if shape[0] * 3 * height * width * kind.itemsize != rest:
-        raise RefusedError("malformed", f"the .npy file promises {kind} {list(shape)}, but holds {rest} bytes of data")
-    pixels: ImageArray = np.frombuffer(file, kind, offset=stream.tell()).reshape(shape)
-    if not channels_last:
-        _check_range(pixels)
-    return pixels
 
 
-_EXPECTED = "an .npy body must be uint8 [N, H, W, 3] or float32 [N, 3, H, W], in C order and little-endian"
-
-
-def _check_range(pixels: npt.NDArray[Any]) -> None:
+def require_range(pixels: npt.NDArray[Any]) -> None:
     """Floats lie in [0, 1]; what is not finite passes, because the adapter counts and survives it."""
     with np.errstate(invalid="ignore"):
         outside = ((pixels < 0) | (pixels > 1)) & np.isfinite(pixels)

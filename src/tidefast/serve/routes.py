@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
@@ -15,6 +14,7 @@ from pydantic import ValidationError
 from tidefast.serve import page
 from tidefast.serve.answer import Answer
 from tidefast.serve.interface import StreamService
+from tidefast.serve.plain import finite
 from tidefast.serve.problems import problem
 from tidefast.serve.refused import RefusedError
 from tidefast.serve.schemas import (
@@ -68,8 +68,8 @@ def _add_images(app: FastAPI, service: StreamService) -> None:
                 async with asyncio.timeout(limits.timeout):
                     pixels = await read_images(request, service, account)
             except TimeoutError:
-                return _late(service, stream)
-            return JSONResponse(_finite((await service.feedback(stream, pixels, label)).as_dict()))
+                return too_late(service, stream, request.url.path)
+            return JSONResponse(finite((await service.feedback(stream, pixels, label)).as_dict()))
 
     async def answered(request: Request, name: str, logits: bool, adapt: bool) -> JSONResponse:
         stream = decoded_name(name)
@@ -78,7 +78,7 @@ def _add_images(app: FastAPI, service: StreamService) -> None:
                 async with asyncio.timeout(limits.timeout):
                     pixels = await read_images(request, service, account)
             except TimeoutError:
-                return _late(service, stream)
+                return too_late(service, stream, request.url.path)
             answer = await service.answer(stream, pixels, adapt=adapt)
         return JSONResponse(_plain(stream, answer, service.labels, logits))
 
@@ -104,9 +104,10 @@ def _add_images(app: FastAPI, service: StreamService) -> None:
         return await answered(request, name, logits, False)
 
 
-def _late(service: StreamService, stream: str) -> JSONResponse:
+def too_late(service: StreamService, stream: str | None, path: str) -> JSONResponse:
+    """The answer to a body that did not come in time."""
     service.rejected(stream, "timeout")
-    return problem(408, "timeout", f"the request did not come within {service.settings.timeout:g} s")
+    return problem(408, "timeout", f"the request did not come within {service.settings.timeout:g} s", path=path)
 
 
 def _plain(stream: str, answer: Answer, labels: list[str] | None, logits: bool) -> dict[str, Any]:
@@ -145,11 +146,11 @@ def _add_streams(app: FastAPI, service: StreamService) -> None:
         order: Annotated[Literal["name", "attention"], Query()] = "name",
     ) -> Any:
         """By name, or those first that have alarms or were used lately; at most `limit` that come after `after`."""
-        return JSONResponse(_finite(await service.listed(prefix, order, after, limit)))
+        return JSONResponse(finite(await service.listed(prefix, order, after, limit)))
 
     @app.get("/v1/streams/{name}", summary="One stream", response_model=StreamState, responses=responses(404), **common)
     async def stream(name: Name) -> Any:
-        return JSONResponse(_finite(await service.status(decoded_name(name))))
+        return JSONResponse(finite(await service.status(decoded_name(name))))
 
     @app.get(
         "/v1/streams/{name}/history",
@@ -160,7 +161,7 @@ def _add_streams(app: FastAPI, service: StreamService) -> None:
     )
     async def history(name: Name, since: Annotated[int, Query(ge=0, le=2**62)] = 0) -> Any:
         """What is remembered of the steps after `since`, the oldest first; gone after a restart."""
-        return JSONResponse(_finite(await service.history(decoded_name(name), since)))
+        return JSONResponse(finite(await service.history(decoded_name(name), since)))
 
     def action(verb: str, summary: str, do: Callable[[str], Awaitable[None]]) -> None:
         @app.post(
@@ -174,7 +175,7 @@ def _add_streams(app: FastAPI, service: StreamService) -> None:
         async def act(name: Name) -> Any:
             known = decoded_name(name)
             await do(known)
-            return JSONResponse(_finite(await service.status(known)))
+            return JSONResponse(finite(await service.status(known)))
 
     action("freeze", "Answer without adapting", lambda name: service.freeze(name, True))
     action("unfreeze", "Adapt again", lambda name: service.freeze(name, False))
@@ -194,13 +195,13 @@ def _add_streams(app: FastAPI, service: StreamService) -> None:
         try:
             body = await read_small(request, _SMALL_BODY, service.settings.timeout)
         except TimeoutError:
-            return _late(service, known)
+            return too_late(service, known, request.url.path)
         try:
             where = Rollback.model_validate_json(body)
         except ValidationError as error:
             raise RefusedError("unfit", "; ".join(fault["msg"] for fault in error.errors()[:3])) from None
         await service.rollback(known, where.snapshot)
-        return JSONResponse(_finite(await service.status(known)))
+        return JSONResponse(finite(await service.status(known)))
 
     @app.delete("/v1/streams/{name}", summary="Forget a stream", status_code=204, responses=responses(404), **common)
     async def delete(name: Name) -> Response:
@@ -232,7 +233,7 @@ def _add_whole(app: FastAPI, service: StreamService) -> None:
         "/v1/alarms", summary="Alarms that are on", response_model=list[AlarmState], responses=responses(), **common
     )
     async def alarms() -> Any:
-        return JSONResponse(_finite([asdict(alarm) for alarm in await service.alarms()]))
+        return JSONResponse(finite([asdict(alarm) for alarm in await service.alarms()]))
 
     @app.get("/v1/info", summary="What is served", response_model=dict[str, Any], responses=responses(), **common)
     async def info() -> Any:
@@ -280,14 +281,3 @@ def _add_pages(app: FastAPI) -> None:
 
 
 _SMALL_BODY = 4096  # bytes that are enough to name a snapshot
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no nan and no infinity: they become null."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _finite(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(inner) for inner in value]
-    return value

@@ -43,6 +43,12 @@ class Problem(BaseModel):
     detail: str
 
 
+class ProtocolError(BaseModel):
+    """The same in the form of the Open Inference Protocol."""
+
+    error: str
+
+
 class Prediction(BaseModel):
     """Of one image."""
 
@@ -200,10 +206,10 @@ _MEANINGS = {
 _ALWAYS = (400, 401, 403, 405, 422, 429, 500, 503)
 
 
-def responses(*statuses: int, guarded: bool = True) -> dict[int | str, dict[str, Any]]:
+def responses(*statuses: int, guarded: bool = True, form: type[BaseModel] = Problem) -> dict[int | str, dict[str, Any]]:
     """What an address answers when it refuses; `guarded` ones ask for the token."""
     chosen = sorted({*statuses, *(_ALWAYS if guarded else (405, 500))})
-    return {status: {"model": Problem, "description": _MEANINGS[status]} for status in chosen}
+    return {status: {"model": form, "description": _MEANINGS[status]} for status in chosen}
 
 
 Name = Annotated[
@@ -222,6 +228,11 @@ def decoded_name(encoded: str) -> str:
         name = unquote(encoded, errors="strict")
     except UnicodeDecodeError:
         raise RefusedError("unfit", "the name of a stream must be percent-encoded UTF-8") from None
+    return require_name(name)
+
+
+def require_name(name: str) -> str:
+    """The name of a stream, if it can be one."""
     if not 0 < len(name) <= 200 or not name.isprintable():
         raise RefusedError("unfit", f"the name of a stream has 1 to 200 printable characters, got {len(name)}")
     return name

@@ -7,7 +7,7 @@ import ipaddress
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from annotated_types import Interval
 
@@ -30,6 +30,8 @@ class Settings(Constrained):
 
     model: str = "bundled-resnet"
     """A registered name, with options as in `tidefast run`, or module:function."""
+    model_name: str | None = None
+    """Of the model in the Open Inference Protocol; left out, `model`."""
     weights: str | None = None
     """A .safetensors file with the model's state dict; left out, the model's own."""
     method: str = "roid"
@@ -86,6 +88,7 @@ class Settings(Constrained):
     drain: Seconds = 20.0
     """Seconds that a shutdown gives to requests that were accepted."""
     access_log: bool = False
+    log: Literal["text", "json"] = "text"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -109,6 +112,11 @@ class Settings(Constrained):
                 f"the token must have {TOKEN_LENGTH} or more printable ASCII characters, got {len(self.token)}: make "
                 "one with python -c 'import secrets; print(secrets.token_urlsafe())'"
             )
+
+    @property
+    def public_name(self) -> str:
+        """Of the model, as clients of the Open Inference Protocol call it."""
+        return self.model_name or self.model
 
     @property
     def burst(self) -> float:

@@ -45,6 +45,11 @@ async def read_images(request: Request, service: StreamService, account: ByteAcc
     return await service.decode(functools.partial(images.decoded, files), size + _SLOW)
 
 
+async def read_body(request: Request, most: int, account: ByteAccount) -> bytes:
+    """A body of at most `most` bytes, charged to `account`."""
+    return await _joined(_charged(_bounded(request, most), account))
+
+
 async def read_small(request: Request, most: int, patience: float) -> bytes:
     """A body that has no reason to be large; a TimeoutError when it takes longer than `patience` seconds."""
     async with asyncio.timeout(patience):

@@ -122,7 +122,13 @@ class Watch:
                     judge.clear()
                     changed = self._settle(name, judge)
                 changed += self._found(name)
-        _log.log(logging.WARNING if what == "damaged" else logging.INFO, "stream %r: %s", name, what)
+        _log.log(
+            logging.WARNING if what == "damaged" else logging.INFO,
+            "stream %r: %s",
+            name,
+            what,
+            extra={"fields": {"event": what, "stream": name}},
+        )
         self._tell(changed)
 
     def lost(self, name: str | None, had: int, has: int) -> None:
@@ -302,11 +308,17 @@ class Watch:
         for alarm in changed:
             about = "the service" if alarm.stream is None else f"stream {alarm.stream!r}"
             if alarm.active:
-                _log.warning("alarm %s of %s: %s", alarm.kind, about, alarm.message)
+                _log.warning("alarm %s of %s: %s", alarm.kind, about, alarm.message, extra=_fields(alarm))
             else:
-                _log.info("alarm %s of %s is over", alarm.kind, about)
+                _log.info("alarm %s of %s is over", alarm.kind, about, extra=_fields(alarm))
             for callback in self._callbacks:
                 try:
                     callback(alarm)
                 except Exception:
                     _log.exception("a callback failed on the alarm %s of %s", alarm.kind, about)
+
+
+def _fields(alarm: Alarm) -> dict[str, Any]:
+    """What a log for machines tells of an alarm beside the line."""
+    told = {"alarm": alarm.kind, "stream": alarm.stream, "value": alarm.value, "bound": alarm.bound}
+    return {"fields": {**told, "active": alarm.active}}
