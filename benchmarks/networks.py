@@ -6,19 +6,22 @@ python benchmarks/networks.py convnext   only of names that contain this
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import sys
 import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import ModuleType
 
 import torch
 from torch import Tensor, nn
 
 import tidefast
+from tidefast.methods.base import registry as methods
 
-CLASSES, BATCH = 10, 8
-TRIED = ("batchnorm", "tent", "eta", "sar", "roid", "cmf", "t3a", "lame")
+CLASSES, BATCH = 10, 16
 
 
 @dataclass(frozen=True)
@@ -45,17 +48,27 @@ class Candidate:
         return torch.rand(BATCH, 3, self.size, self.size, generator=torch.Generator().manual_seed(0))
 
 
-def _torchvision(candidate: Candidate) -> nn.Module:
-    import torchvision
+def torchvision() -> ModuleType:
+    """torchvision, also where its compiled operators do not fit the installed torch: the missing ones are declared."""
+    with contextlib.suppress(RuntimeError):
+        return importlib.import_module("torchvision")
+    library = torch.library.Library("torchvision", "DEF")
+    for operator in ("nms", "qnms"):
+        library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    module = importlib.import_module("torchvision")
+    module._declared_operators = library  # they last as long as the library object
+    return module
 
+
+def _torchvision(candidate: Candidate) -> nn.Module:
     options = {"image_size": candidate.size} if candidate.name.startswith("vit") else {}
-    network: nn.Module = torchvision.models.get_model(candidate.name, weights=None, num_classes=CLASSES, **options)
+    network: nn.Module = torchvision().models.get_model(candidate.name, weights=None, num_classes=CLASSES, **options)
     return network
 
 
 def _timm(candidate: Candidate) -> nn.Module:
-    import timm
-
+    torchvision()  # which timm needs
+    timm = importlib.import_module("timm")
     sized = candidate.name.startswith(("vit", "deit", "swin", "mixer", "beit"))
     options = {"img_size": candidate.size} if sized else {}
     network: nn.Module = timm.create_model(candidate.name, pretrained=False, num_classes=CLASSES, **options)
@@ -63,8 +76,8 @@ def _timm(candidate: Candidate) -> nn.Module:
 
 
 def _transformers(candidate: Candidate) -> nn.Module:
-    import transformers
-
+    torchvision()
+    transformers = importlib.import_module("transformers")
     small = {
         "ResNet": {"embedding_size": 16, "hidden_sizes": [16, 32], "depths": [1, 1]},
         "ConvNext": {"hidden_sizes": [16, 32, 48, 64], "depths": [1, 1, 2, 1]},
@@ -99,53 +112,59 @@ CANDIDATES = [
 ]
 
 
-def refusal(model: nn.Module, images: Tensor, method: str) -> str | None:
+def refusal(model: nn.Module, candidate: Candidate, name: str) -> str | None:
     """Why a method does not adapt a network: what it says itself; None when a step of it works."""
+    kind, images = methods.get(name), candidate.images()
+    method = kind(**kind.quick)
+    known = {"source": (images, torch.arange(BATCH) % CLASSES)} if method.needs_source else {}
     try:
-        if not bool(torch.isfinite(tidefast.adapt(model, method)(images)).all()):
-            return "answers that are not finite"
+        adapter = tidefast.adapt(model, method, **known)
+        if not bool(torch.isfinite(adapter(images)).all()) or adapter.last.skipped is not None:
+            return f"no step: {adapter.last.skipped or 'answers that are not finite'}"
     except (ValueError, TypeError) as error:
         return str(error)
     return None
 
 
-def cpu_seconds(call: Callable[[], object], repeats: int = 3) -> float:
-    """The least that a call took of the processor."""
-    taken = []
-    for _ in range(repeats):
-        started = time.process_time()
-        call()
-        taken.append(time.process_time() - started)
-    return min(taken)
+def least_cpu_seconds(*calls: Callable[[], object], rounds: int = 5) -> list[float]:
+    """The least that each of some calls, made in turn, took of the processor."""
+    taken: list[list[float]] = [[] for _ in calls]
+    for _ in range(rounds):
+        for call, seconds in zip(calls, taken, strict=True):
+            started = time.process_time()
+            call()
+            seconds.append(time.process_time() - started)
+    return [min(seconds) for seconds in taken]
 
 
-def row(candidate: Candidate) -> str:
-    """A line of the table."""
-    model, images = candidate.build(), candidate.images()
-    refused = {method: refusal(model, images, method) for method in TRIED}
-    works = [method for method, why in refused.items() if why is None]
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    if "roid" not in works:
-        return f"| {candidate.library} | {candidate.name} | 0 | 0 | {', '.join(works) or 'none'} | - |"
+def row(candidate: Candidate, refusals: dict[str, str]) -> str:
+    """A line of the table; what ROID says where it does not apply goes into `refusals`."""
+    model, images, tried = candidate.build(), candidate.images(), tidefast.list_methods()
+    refused = {name: why for name in tried if (why := refusal(model, candidate, name)) is not None}
+    applies = "all but " * (2 * len(refused) < len(tried)) + ", ".join(
+        sorted(refused if 2 * len(refused) < len(tried) else set(tried) - refused.keys())
+    )
+    if "roid" in refused:
+        refusals[candidate.name] = refused["roid"]
+        return f"| {candidate.library} | {candidate.name} | none | - | {applies} | - |"
     adapter = tidefast.adapt(model, "roid", reset="asr")
-    with torch.no_grad():
-        plain = cpu_seconds(lambda: model(images))
-    step = cpu_seconds(lambda: adapter(images))
-    arena = adapter.network.arena
-    methods = "all" if len(works) == len(TRIED) else f"all but {', '.join(sorted(set(TRIED) - set(works)))}"
-    facts = (len(arena.layers), f"{100 * len(arena) / parameters:.2g}", methods, f"{step / plain:.1f}")
-    return f"| {candidate.library} | {candidate.name} | {' | '.join(map(str, facts))} |"
+    plain, step = least_cpu_seconds(torch.no_grad()(lambda: model(images)), lambda: adapter(images))
+    arena, parameters = adapter.network.arena, sum(parameter.numel() for parameter in model.parameters())
+    facts = (len(arena.layers), f"{100 * len(arena) / parameters:.2g}", applies if refused else "all")
+    return f"| {candidate.library} | {candidate.name} | {' | '.join(map(str, facts))} | {step / plain:.1f} |"
 
 
 def main() -> None:
-    """Print the table."""
+    """Print the table, and what those that cannot be adapted are told."""
     torch.set_num_threads(1)
-    wanted = sys.argv[1] if len(sys.argv) > 1 else ""
-    print("| library | network | adapted layers | of its parameters, % | methods | ROID + ASR, forwards |")
-    print("| --- | --- | --- | --- | --- | --- |")
+    wanted, refusals = sys.argv[1] if len(sys.argv) > 1 else "", dict[str, str]()
+    print("| library | network | adapted layers | of its parameters, % | methods that apply | ROID + ASR, forwards |")
+    print("| --- | --- | ---: | ---: | --- | ---: |")
     for candidate in CANDIDATES:
         if wanted in candidate.name:
-            print(row(candidate), flush=True)
+            print(row(candidate, refusals), flush=True)
+    for name, sentence in refusals.items():
+        print(f"\n{name}: {sentence}")
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from tidefast import models, streams
 
 SIZES = (1, 2, 3, 4, 8, 16, 64)
 CONTESTANTS = {"batch statistics": ("batchnorm", "never"), "ROID + ASR": ("roid", "asr")}
-GATHERED = {"single ones gathered": 2, "fewer than 4 gathered (default)": 4, "fewer than 16 gathered": 16}
+GATHERED = {"single ones gathered": 2, "fewer than 4 gathered (adapt)": 4, "fewer than 16 gathered (serve)": 16}
 
 
 def main() -> None:

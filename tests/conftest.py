@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 
 import hypothesis
+import networks
 import pytest
 import torch
 
@@ -33,15 +33,7 @@ def pytest_runtest_setup() -> None:
 
 @pytest.fixture(scope="session")
 def torchvision():
-    """torchvision, also where its compiled operators do not fit the installed torch: the missing ones are declared."""
-    with contextlib.suppress(RuntimeError):
-        return importlib.import_module("torchvision")
-    library = torch.library.Library("torchvision", "DEF")
-    for operator in ("nms", "qnms"):
-        library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    module = importlib.import_module("torchvision")
-    module._declared_operators = library  # they last as long as the library object
-    return module
+    return networks.torchvision()
 
 
 @pytest.fixture(scope="session")

@@ -97,7 +97,35 @@ def test_small_batches_of_clean_images_cost_little_accuracy(size: int):
 def test_studies_of_small_batches_take_each_as_a_step():
     setting = MiniScale()
     gathered = {size: setting.experiment(setting.ccc("easy", batch=size), "ROID").gather for size in (2, 4, 16)}
-    assert gathered == {2: 1, 4: 4, 16: 4}
+    assert gathered == {2: 1, 4: 1, 16: None}
+
+
+def test_small_batches_that_are_steps_of_their_own_are_told_once_unless_they_were_chosen(caplog):
+    for options in ({}, {"gather": 1}, {"gather": 16}):
+        adapter = tidefast.adapt(network(), "tent", **options)
+        for part in images(24).split(8):
+            adapter(part)
+    adapter = tidefast.adapt(network(), "tent")
+    for part in images(40).split(16):  # the last is smaller
+        adapter(part)
+    for part in images(24).split(8):
+        tidefast.adapt(network("layer"), "tent")(part)
+    assert [record.getMessage().partition(", gather=1")[0] for record in caplog.records] == [
+        "batches of 8 images, and the network normalises by the batch: so few cost accuracy. gather=16 answers them in "
+        "the company of recent ones"
+    ]
+
+
+@pytest.mark.parametrize(("options", "taken"), [({}, [12, 0, 24]), ({"gather": 4}, [12, 12, 12])])
+def test_a_service_gathers_all_that_is_smaller_than_its_window(tmp_path, options: dict, taken: list[int]):
+    service = serve.open_service(serve.Settings(method="tent", state=tmp_path / "state", **options))
+    stream = service.fleet["camera"]
+    selected = []
+    for part in torch.rand(36, 3, 32, 32).split(12):
+        stream(part)
+        selected.append(stream.last.selected)
+    service.snapshots.close()
+    assert selected == taken
 
 
 def test_adapt_run_and_serve_have_one_default_reset_policy():

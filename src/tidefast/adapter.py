@@ -36,6 +36,7 @@ from tidefast.resets.base import registry as resets
 from tidefast.resets.never import Never
 
 _log = logging.getLogger("tidefast")
+_FEW = 4  # fewer are gathered: their statistics would be noise, and nobody steps so by hand
 _OVERFLOW = "non-finite parameters after the update"
 
 
@@ -52,9 +53,9 @@ class Adapter(Holder):
     num_classes: inferred from the first batch when left out.
     source: source data, for methods that need any: a loader, tensors, or a file saved by `tidefast.prepare`.
     seed: of the method's randomness, 0 when left out; step k draws the same numbers whatever came before.
-    gather, window: batches of fewer than `gather` images, if statistics are the batch's, are answered in the company of
-        the latest such ones, and every `window` of them, of one size, make one adaptation step; a larger batch is a
-        step of its own. Where images do not meet in statistics, only single ones are gathered.
+    gather, window: batches of fewer than `gather` images (4 when left out), if statistics are the batch's, are answered
+        in the company of the latest such ones, and every `window` of them, of one size, make one adaptation step; a
+        larger batch is a step of its own. Where images do not meet in statistics, only single ones are gathered.
     nonfinite_limit, on_nonfinite: after so many unusable batches in a row, return to the source or raise.
     callbacks: called with (adapter, record) after every adapting call; the step is done by then, and stays done when
         one of them raises.
@@ -85,13 +86,14 @@ class Adapter(Holder):
         source: SourceInput | None = None,
         seed: int | None = None,
         window: int = 16,
-        gather: int = 4,
+        gather: int | None = None,
         nonfinite_limit: int = 10,
         on_nonfinite: Literal["reset", "raise"] = "reset",
         callbacks: Iterable[Callback] = (),
     ) -> None:
         require_count("window", window)
-        require_count("gather", gather)
+        if gather is not None:
+            require_count("gather", gather)
         require_count("nonfinite_limit", nonfinite_limit)
         require_choice("on_nonfinite", on_nonfinite, ("reset", "raise"))
         if num_classes is not None:
@@ -106,7 +108,8 @@ class Adapter(Holder):
         self._answering = {n: policy for n, policy in self._policies.items() if type(policy).answer is not Reset.answer}
         self.measures = {name: what for policy in self._policies.values() for name, what in policy.measures.items()}
         """What a record's `measurements` may hold, by name: the method's own reset rule's and the policy's."""
-        self.callbacks, self.window, self.gather = list(callbacks), window, gather
+        self.callbacks, self.window, self.gather = list(callbacks), window, _FEW if gather is None else gather
+        self._told_of_few = gather is not None  # who chooses knows
         self.nonfinite_limit, self.on_nonfinite = nonfinite_limit, on_nonfinite
         network = configured(model, self.method, self.policy)
         self.preparation = constants_for(network, self.method, self.policy, source)
@@ -263,7 +266,18 @@ class Adapter(Holder):
         lone = len(images) == 1 and len(self.network.arena) > 0
         if len(images) < self.gather and (coupled or lone) and all_finite(images):
             return self._gather(images, draft)
+        if coupled and not self._told_of_few and draft.step == 1 and len(images) < self.window:
+            self._tell_of_few(len(images))
         return self._adapt_or_refuse(images, draft, answers=len(images))
+
+    def _tell_of_few(self, size: int) -> None:
+        self._told_of_few = True
+        _log.warning(
+            "batches of %d images, and the network normalises by the batch: so few cost accuracy. gather=%d answers "
+            "them in the company of recent ones, gather=1 leaves them as they are without this warning",
+            size,
+            self.window,
+        )
 
     def _gather(self, images: Tensor, draft: Session) -> tuple[Tensor, StepRecord]:
         """Few images: they are answered in the company of those before, and every `window` of them make a step."""

@@ -201,7 +201,8 @@ def _adapter(
 ) -> Adapter:
     images = shape.images()
     labels = torch.arange(len(images)) % CLASSES
-    return Adapter(model, method, reset=reset, source=(images, labels) if method.needs_source else None)
+    source = (images, labels) if method.needs_source else None
+    return Adapter(model, method, reset=reset, source=source, gather=1)  # a step each, whatever their number
 
 
 def _caller(adapter: Adapter, images: Tensor) -> Callable[[], Tensor]:

@@ -47,7 +47,7 @@ class Experiment(Constrained):
     steps: Count | None = None
     batch: Count | None = None
     window: Count = 16
-    gather: Count = 4
+    gather: Count | None = None
     source: str | None = None
     source_images: Count = SOURCE_IMAGES
 

@@ -33,7 +33,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=int, help="of the method (default: 0, or the state's)")
     parser.add_argument("--window", type=int, help="images per step of gathered ones (default %(default)s)")
-    parser.add_argument("--gather", type=int, help="batches of fewer images are gathered (default %(default)s)")
+    parser.add_argument("--gather", type=int, help="batches of fewer images are gathered (default: as --window)")
     parser.add_argument("--source", help="images or prepared file for methods that need source data")
     parser.add_argument(
         "--canaries",

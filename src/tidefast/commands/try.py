@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import argparse
 
+from tidefast.commands import images_of
+from tidefast.commands.given import given
+
 PURPOSE = "your model on your images under drift, for five minutes: does adapting help, and which line of code does it?"
 EXAMPLE = "tidefast try --model yours:net --data folder --out runs/try"
 EXTRA = "bench"
@@ -13,9 +16,7 @@ EXTRA = "bench"
 def arguments(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
     parser.add_argument("--model", default="bundled-resnet", help="registered or module:function (default %(default)s)")
-    parser.add_argument(
-        "--data", default="bundled", help="labelled images: a folder of classes, .npz, 'bundled' (default %(default)s)"
-    )
+    images_of.arguments(parser, "labelled images", default="bundled")
     parser.add_argument("--out", default="runs/try", help="folder of results and page (default %(default)s)")
     parser.add_argument("--minutes", type=float, default=5.0, help="about so long (default %(default)g)")
     parser.add_argument("--steps", type=int, help="batches of the stream, instead of --minutes")
@@ -41,6 +42,7 @@ def run(options: argparse.Namespace) -> int:
         seed=options.seed,
         stream=options.stream,
         optimizer=options.optimizer,
+        images=given(options, "size", "resize", "classes"),
         workers=options.workers,
         fresh=options.fresh,
     )

@@ -57,6 +57,7 @@ def pick_contestants(steps: int, full: bool = False, keys: Sequence[str] | None 
         Contestant("roid+asr", "ROID + ASR", roid, asr, 6.0),
         Contestant("tent+asr", "Tent + ASR", tent, asr, 4.0),
         Contestant("roid", "ROID", roid, never, 5.0),
+        Contestant("roid+guard", "ROID + guard", roid, guard, 6.0),
         Contestant("roid+rdumb", "ROID + RDumb", roid, rdumb, 5.0),
         Contestant("cmf", "CMF", Specification("cmf"), never, 5.0),
         Contestant("sar", "SAR", Specification("sar"), never, 5.0),

@@ -5,22 +5,27 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shlex
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from tidefast import bench, report
-from tidefast.bench import Experiment
+from tidefast.bench import Experiment, assembly
 from tidefast.core.files import write_atomically
 from tidefast.core.specification import Specification
 from tidefast.core.validation import require_count
+from tidefast.datasets import DatasetError
 from tidefast.demo.contestants import Contestant, pick_contestants
-from tidefast.demo.demo import Demonstration, DemoOutcome, claim, perform
+from tidefast.demo.demo import CANARIES, Demonstration, DemoOutcome, claim, perform
 from tidefast.report.headline import percent
 
-CONTESTANTS = ("source", "batchnorm", "roid", "roid+asr")
+CONTESTANTS = ("source", "batchnorm", "roid", "roid+guard")
+SAME = 0.5
+"""Points of accuracy within which the guarded method is preferred: it holds the floor when something goes wrong."""
 SHORTEST, LONGEST = 24, 2000
 """Batches."""
 LENGTH = "trial.json"
@@ -32,20 +37,28 @@ class Trial(Demonstration):
 
     data: str = "bundled"
     optimizer: str | None = None
+    images: dict[str, Any] = field(default_factory=dict)
+    """Size, resize and classes, as streams take them."""
     advice: str = ""
 
     @property
     def title(self) -> str:
         return f"Does adapting help? {self.model} on {self.data}, under drift"
 
+    @property
+    def canaries(self) -> str | None:
+        """For the guard; left out, clean images of the stream's own set."""
+        return CANARIES.get(self.model) if self.data == "bundled" else None
+
     def experiment(self, contestant: Contestant) -> Experiment:
         stream = Specification.parse(self.stream)
         return Experiment(
-            Specification(stream.name, {"data": self.data, **stream.options}),
+            Specification(stream.name, {"data": self.data, **self.images, **stream.options}),
             contestant.method,
             reset=contestant.reset,
             model=self.model,
             optimizer=self.optimizer,
+            source=self.canaries if contestant.reset.name == "guard" else None,
             seed=self.seed,
             steps=self.steps,
             batch=self.batch,
@@ -69,19 +82,23 @@ def run(
     seed: int = 0,
     stream: str = "drift",
     optimizer: str | None = None,
+    images: dict[str, Any] | None = None,
     workers: int = 2,
     fresh: bool = False,
     console: Console | None = None,
 ) -> DemoOutcome:
     """Let source, batch statistics and the recommended method, with and without its policy, see one drifting stream.
 
-    model: a registered network or "module:function". data: images with labels, as `datasets.open` takes them.
+    model: a registered network or "module:function". data: images with labels, as `datasets.open` takes them;
+    images: how they are made ready (size, resize, classes).
     minutes: about so long; `steps` says it in batches instead. What is in the folder `out` already goes on.
+    A model that knows clean images no better than chance is refused: a trial would say nothing.
     """
     console = console or Console()
     require_count("--workers", workers)
-    trial = Trial(Path(out), 8, batch, seed, stream, model, os.fspath(data), optimizer)
+    trial = Trial(Path(out), 8, batch, seed, stream, model, os.fspath(data), optimizer, images or {})
     contestants = pick_contestants(LONGEST, keys=list(CONTESTANTS))
+    _tell_clean_accuracy(trial, contestants[0], console)
     if steps is None:
         steps = _length(trial, contestants, minutes, workers, fresh, console)
     trial = dataclasses.replace(trial, steps=steps)
@@ -99,24 +116,34 @@ def run(
 def recommended(content: report.ReportData, contestants: list[Contestant], trial: Trial) -> str:
     """Which of the contestants was best, by how much over the model as it is, and the line of code that makes it."""
     overall = {history.key: history.overall for history in content.histories}
-    best = max(contestants, key=lambda contestant: overall[contestant.key])
+    best = max(contestants, key=lambda c: overall[c.key] + SAME / 100 * (c.reset.name == "guard"))
     gain = 100 * (overall[best.key] - overall["source"])
     if best.key == "source" or gain < 1.0:
         return (
             f"Stay with the model as it is: {percent(overall['source'])} % of this stream right, and nobody is a point "
             "above it."
         )
-    policy, optimizer = best.reset.name, trial.optimizer
-    given = {
-        name: value for name, value in (("reset", policy), ("optimizer", optimizer)) if value not in (None, "never")
-    }
-    python = "".join(f', {name}="{value}"' for name, value in given.items())
-    shell = "".join(f" --{name} {value}" for name, value in given.items())
+    python, shell = f'"{best.method.name}"', f"--method {best.method.name}"
+    if best.reset.name == "guard":
+        python += ', reset="guard", source=canaries'
+        shell += f" --reset guard --canaries {shlex.quote(trial.canaries or trial.data)}"
+    if trial.optimizer is not None:
+        python += f', optimizer="{trial.optimizer}"'
+        shell += f" --optimizer {shlex.quote(trial.optimizer)}"
+    canaries = ", with 256 unlabelled images from before the drift as canaries" * (best.reset.name == "guard")
     return (
         f"{best.label} has {percent(overall[best.key])} % of this stream right, {gain:.1f} points more than the model "
-        f'as it is: adapter = tidefast.adapt(model, "{best.method.name}"{python}), or over HTTP: '
-        f"tidefast serve --model {trial.model} --method {best.method.name}{shell}"
+        f"as it is: adapter = tidefast.adapt(model, {python}){canaries}; or over HTTP: "
+        f"tidefast serve --model {shlex.quote(trial.model)} {shell}"
     )
+
+
+def _tell_clean_accuracy(trial: Trial, contestant: Contestant, console: Console) -> None:
+    with console.status("asking about clean images"):
+        clean = assembly.clean_accuracy_of(trial.experiment(contestant))
+    if clean is not None and clean.at_chance:
+        raise DatasetError(f"{clean.doubt}; until then a trial would say nothing")
+    console.print(f"{trial.model}, not adapted: {clean or 'no clean images to ask about'}", highlight=False)
 
 
 def _length(

@@ -88,7 +88,8 @@ class Setting(ABC):
         fields = self.contestant(method, reset, model=changes.pop("model", "resnet"))
         if self.network is not None:
             fields["model"] = self.network
-        alone = {"gather": 1} if place.batch is not None and place.batch < 4 else {}  # a step each, as published
+        few = place.batch is not None and place.batch < Experiment.window
+        alone = {"gather": 1} if few else {}  # a step each, as published
         return Experiment(**{**place.fields, **fields, **alone, **changes})
 
 

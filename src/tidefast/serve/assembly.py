@@ -54,7 +54,7 @@ def _options(settings: Settings, canaries: Tensor | None) -> dict[str, Any]:
         "source": source,
         "seed": settings.seed,
         "window": settings.window,
-        "gather": settings.gather,
+        "gather": settings.gather or settings.window,
     }
 
 

@@ -40,8 +40,9 @@ class Settings(Constrained):
     seed: CountOrZero | None = None
     """Left out, 0, or that of the streams in `state`."""
     window: Count = 16
-    gather: Count = 4
-    """Steps of fewer images are gathered, `window` of them at a time; see `Adapter`."""
+    gather: Count | None = None
+    """Steps of fewer images are gathered, `window` of them at a time; left out, all of fewer than `window`: how many
+    requests meet in a step is an accident of their timing. See `Adapter`."""
     source: str | None = None
     canaries: str | None = None
     """Images that the model knows how to answer: a folder, .npy, .npz or data set; all streams are watched by them."""
