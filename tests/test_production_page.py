@@ -18,7 +18,7 @@ pytest.importorskip("httpx", reason="left out: httpx is not installed")
 import serving
 
 from tidefast.commands import serve as command
-from tidefast.serve import alarms, schemas
+from tidefast.serve import alarm_kinds, schemas
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "production.md").read_text()
@@ -77,7 +77,7 @@ def test_it_names_every_option_reason_alarm_and_metric(service):
     options = {option for action in parser._actions for option in action.option_strings}
     assert options == set(re.findall(r"`(--[\w-]+)`", PAGE.partition("## Settings")[2].partition("## Running")[0]))
     assert set(schemas.STATUS) <= set(re.findall(r"`(\w+)`", PAGE))
-    assert set(alarms.KINDS) <= set(re.findall(r"^\| `(\w+)` \|", PAGE, re.M))
+    assert set(alarm_kinds.KINDS) <= set(re.findall(r"^\| `(\w+)` \|", PAGE, re.M))
     with service.client() as client:
         types = re.findall(r"# TYPE (\w+) (\w+)", client.get("/metrics").text)
     metrics = {name for name, _ in types}

@@ -248,7 +248,7 @@ def test_streams_are_listed_in_pages(tmp_path):
         assert [one["name"] for one in client.get("/v1/streams?prefix=a").json()] == ["a1", "a2"]
         found = client.get("/v1/streams?order=attention&after=a1").json()
         assert len(found) == 3
-        assert {"name", "step", "frozen", "where", "last", "alarms", "lately"} == found[0].keys()
+        assert {"name", "step", "frozen", "frozen_by", "where", "last", "alarms", "lately"} == found[0].keys()
         history = client.get("/v1/streams/a1/history").json()
         assert [one["step"] for one in history] == [1]
         assert client.get("/v1/streams/a1/history?since=1").json() == []

@@ -96,6 +96,44 @@ def test_help_tells_of_the_variables(capsys):
     assert "--max-batch by TIDEFAST_SERVE_MAX_BATCH" in " ".join(capsys.readouterr().out.split())
 
 
+# -- alarms that freeze ----------------------------------------------------------------------------------------------
+
+
+def test_an_alarm_freezes_its_stream_and_no_other(tmp_path):
+    blind = serving.npy(np.full((4, 3, 32, 32), np.nan, np.float32))
+    seen = serving.npy(serving.pictures(8))
+    kind = {"Content-Type": serving.NPY}
+    options = ("--max-wait", "0", "--freeze-on-alarm", "nonfinite", "canaries", "--snapshot-every", "600")
+    with serving.serving(tmp_path / "state", *options) as running, running.client() as client:
+
+        def adapt(name: str, body: bytes) -> dict:
+            return client.post(f"/v1/streams/{name}/adapt", content=body, headers=kind).raise_for_status().json()
+
+        assert adapt("well", seen)["frozen"] is False
+        for _ in range(3):
+            assert adapt("blind", blind)["frozen"] is False  # also the third, which raises the alarm
+        after = adapt("blind", seen)
+        assert (after["frozen"], after["adapted"], after["step"]) == (True, False, 3)
+        state = client.get("/v1/streams/blind").json()
+        assert (state["frozen"], state["frozen_by"]) == (True, "nonfinite")
+        assert [alarm["kind"] for alarm in state["alarms"]] == ["nonfinite"]
+        assert adapt("well", seen)["frozen"] is False
+        assert client.get("/v1/streams/well").json()["frozen_by"] is None
+        assert 'tidefast_events_total{what="alarm_freeze"} 1.0' in client.get("/metrics").text
+        assert "stream 'blind': alarm_freeze" in running.log.read_text()
+        state = client.post("/v1/streams/blind/unfreeze").json()
+        assert (state["frozen"], state["frozen_by"]) == (False, None)
+        assert adapt("blind", seen)["step"] == 4  # whoever unfroze it has the last word while the alarm lasts
+        client.post("/v1/streams/blind/reset").raise_for_status()
+        for _ in range(3):
+            adapt("blind", blind)
+        assert client.get("/v1/streams/blind").json()["frozen_by"] == "nonfinite"  # a new alarm freezes again
+        client.post("/v1/snapshots").raise_for_status()
+        running.kill()
+    with serving.serving(tmp_path / "state", *options) as running, running.client() as client:
+        assert client.get("/v1/streams/blind").json()["frozen"] is True
+
+
 # -- the log ---------------------------------------------------------------------------------------------------------
 
 

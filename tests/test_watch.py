@@ -16,7 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tidefast.core.measurement import STANDARD
 from tidefast.core.record import StepRecord
-from tidefast.serve.alarms import KINDS, Latch, SlowAverage
+from tidefast.serve.alarm_kinds import KINDS
+from tidefast.serve.alarms import Latch, SlowAverage
 from tidefast.serve.watch import Alarm, Bounds, ImageStatistics, Watch
 
 NORMAL = ImageStatistics(0.45, 0.22, 0.0, 1.0, count=16)

@@ -500,6 +500,53 @@ def test_nothing_sticks_out_sideways(visit, stand, width, scheme):
     assert tab.evaluate("document.documentElement.scrollWidth") == width
 
 
+BROKEN = """(root) => {
+  const broken = [], walk = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
+  for (let text = walk.nextNode(); text; text = walk.nextNode()) {
+    const range = document.createRange();
+    range.selectNodeContents(text);
+    const lines = new Set([...range.getClientRects()].map((box) => Math.round(box.top)));
+    if (lines.size > 1) broken.push(text.data);
+  }
+  return broken;
+}"""
+"""The pieces of text that take more than one line."""
+
+
+@pytest.mark.parametrize("width", [320, 360, 412, 600, 1280])
+def test_a_name_breaks_between_its_words_only(visit, make_stand, width):
+    stand = make_stand()
+    names = [
+        "warehouse-north/entrance-camera-17/conveyor-belt-left-lower",
+        "3f2b8c1e-9d4a-4f6b-8a7e-5c0d1e2f3a4b",
+        "customers.eu-central-1.production.line_4.station_12",
+    ]
+    for name in names:
+        stand.feed(name, 1)
+    tab = visit(stand, width)
+    expect(tab.locator("#streams tbody tr")).to_have_count(3)
+    for name in names:
+        found = tab.locator("#streams tbody th a").filter(has_text=re.compile(f"^{re.escape(name)}$"))
+        assert found.evaluate(BROKEN) == []
+    assert tab.evaluate("document.documentElement.scrollWidth") == width
+    tab.goto(stand.address + "#" + quote(names[0], safe=""))
+    expect(tab.locator("#name")).to_have_text(names[0])
+    assert tab.locator("#name").evaluate(BROKEN) == []
+    tab.get_by_role("button", name="Reset").click()
+    assert tab.locator("#confirm-title").evaluate(BROKEN) == []
+
+
+def test_a_stream_that_an_alarm_froze_says_so(visit, make_stand):
+    stand = make_stand(freeze_on_alarm=("concentration",))
+    stand.feed("sick", 10, concentration=-0.01, threshold=-1.6)
+    tab = visit(stand)
+    expect(row(tab, "sick").locator(".mark")).to_have_text("frozen by alarm concentration")
+    tab.goto(stand.address + "#sick")
+    expect(tab.locator("#state")).to_contain_text("no, frozen by alarm concentration")
+    confirm(tab, "Unfreeze")
+    expect(tab.locator("#state")).to_contain_text("adapting yes")
+
+
 CONTRAST = """([foreground, background]) => {
   const light = (colour) => {
     const parts = colour.match(/[\\d.]+/g).slice(0, 3).map((v) => v / 255);

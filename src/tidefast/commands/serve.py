@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
+from collections.abc import Sequence
 
 from tidefast.commands.environment import naming_variables, read_environment
 from tidefast.errors import TidefastError
@@ -18,6 +19,7 @@ VARIABLES = "TIDEFAST_SERVE"
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """What the command takes; its defaults are those of `Settings`."""
+    from tidefast.serve.alarm_kinds import OF_A_STREAM
     from tidefast.serve.settings import Settings
 
     part = "; name, name:key=value,key=value (see tidefast list) or module:Class"
@@ -39,6 +41,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--canaries",
         metavar="IMAGES",
         help="images that the model knows how to answer, to watch all streams by: a folder, .npy, .npz or data set",
+    )
+    parser.add_argument(
+        "--freeze-on-alarm",
+        nargs="+",
+        choices=("all", *OF_A_STREAM),
+        metavar="KIND",
+        help=f"alarms at which their stream stops adapting: all, or among {', '.join(OF_A_STREAM)} (default: none)",
     )
     parser.add_argument("--labels", metavar="FILE", help="names of the classes, one on each line")
     parser.add_argument(
@@ -130,6 +139,7 @@ def _serve(options: argparse.Namespace) -> int:
     given = {name: value for name, value in vars(options).items() if name in names}
     given["state"] = Path(options.state)
     given["side"] = _side(options.side)
+    given["freeze_on_alarm"] = _kinds(options.freeze_on_alarm)
     given["token"] = _token(options.token_file)
     settings = serve.Settings(**given)
     service = serve.open_service(settings)
@@ -154,6 +164,12 @@ def _side(given: list[int] | None) -> tuple[int, int] | None:
     if len(given) > 2:
         raise ValueError(f"--side takes one length or two, got {len(given)}")
     return given[0], given[-1]
+
+
+def _kinds(given: Sequence[str]) -> tuple[str, ...]:
+    from tidefast.serve.alarm_kinds import OF_A_STREAM
+
+    return OF_A_STREAM if "all" in given else tuple(given)
 
 
 def _token(path: str | None) -> str | None:

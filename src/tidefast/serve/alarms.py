@@ -13,13 +13,8 @@ from annotated_types import Ge
 from tidefast.core.constraints import Constrained, Count, Positive, PositiveShare, Share
 from tidefast.core.record import StepRecord
 from tidefast.core.validation import require_count
+from tidefast.serve.alarm_kinds import ADAPTATION
 from tidefast.serve.canaries import AGREEMENT, EVIDENCE, REFERENCE
-
-KINDS = ("resets", "concentration", "disagreement", "canaries", "input", "nonfinite", "lost", "snapshots")
-"""Every kind of alarm; the last is about the service, "lost" about a stream or all, the others about a stream."""
-
-ADAPTATION = ("resets", "concentration", "disagreement", "canaries", "nonfinite")
-"""Kinds that end when somebody takes the stream back to an earlier state."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 
 from tidefast.core.measurement import STANDARD, Measurement
 from tidefast.core.record import StepRecord
-from tidefast.serve.alarms import KINDS
+from tidefast.serve.alarm_kinds import KINDS
 
 OTHER = "other"
 """The label under which streams without a label of their own are summed; a stream of that name is among them."""

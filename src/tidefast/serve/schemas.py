@@ -96,6 +96,7 @@ class StreamState(BaseModel):
     name: str
     step: int
     frozen: bool
+    frozen_by: str | None = Field(default=None, description="The alarm that froze it, if it was one.")
     where: Literal["memory", "disk", "new"]
     last: dict[str, Any] | None
     alarms: list[AlarmState]

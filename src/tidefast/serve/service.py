@@ -75,6 +75,7 @@ class Service:
         self.bodies = ByteBudget(settings.body_budget)
         self._recovering = threading.Lock()
         self._unreadable: set[str] = set()  # idle streams that could not be read when they were last asked for
+        self._frozen_by: dict[str, str] = {}  # streams that an alarm froze, and its kind
         self._room = threading.Lock()
         self._beginning: set[str] = set()  # streams that have a place, and have not begun yet
         self.snapshots = Snapshots(Path(settings.state), settings.keep, self._damaged)
@@ -85,6 +86,7 @@ class Service:
             self.canaries = None if canaries is None else self._known(model, canaries)
             self.measures = {**STANDARD, **self.fleet.measures, **(MEASURES if self.canaries else {})}
             self.watch.expect(self.measures)
+            self.watch.call(self._freeze_if_sick)
             self._restore()
             if self.size is not None:
                 self._learn(self._probed(self.size))
@@ -403,7 +405,7 @@ class Service:
         except KeyError:
             raise _no_stream(name) from None
         alarms = [dataclasses.asdict(alarm) for alarm in self.watch.alarms(name)]
-        return {**known, "alarms": alarms, "lately": self.watch.lately(name)}
+        return {**known, "frozen_by": self._frozen_by.get(name), "alarms": alarms, "lately": self.watch.lately(name)}
 
     async def history(self, name: str, since: int) -> list[dict[str, Any]]:
         """What is remembered of a stream's steps after `since`, the oldest first; gone after a restart."""
@@ -414,7 +416,19 @@ class Service:
         """From now on the stream answers without adapting, or adapts again."""
         self._require(name)
         await self._by_hand(self.fleet.freeze, name, frozen)
+        if not frozen:
+            self._frozen_by.pop(name, None)
         self.watch.event(name, "freeze" if frozen else "unfreeze")
+
+    def _freeze_if_sick(self, alarm: Alarm) -> None:
+        """Where the settings say so, the stream that an alarm concerns learns nothing more until somebody looks."""
+        name = alarm.stream
+        if name is None or not alarm.active or alarm.kind not in self.settings.freeze_on_alarm:
+            return
+        if name in self.fleet and not self.fleet.is_frozen(name):
+            self.fleet.freeze(name)
+            self._frozen_by[name] = alarm.kind
+            self.watch.event(name, "alarm_freeze")
 
     async def require_labels_wanted(self, name: str) -> None:
         """A RefusedError where labels for a stream are of no use."""
@@ -499,6 +513,7 @@ class Service:
 
         await self._by_hand(work)
         self._unreadable.discard(name)
+        self._frozen_by.pop(name, None)
         if self.canaries is not None:
             self.canaries.forget(name)
         self.watch.forget(name)

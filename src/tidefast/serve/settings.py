@@ -13,6 +13,7 @@ from annotated_types import Interval
 
 from tidefast.core.constraints import Constrained, Count, CountOrZero, NonNegative
 from tidefast.core.resumption import Resumption
+from tidefast.serve.alarm_kinds import OF_A_STREAM
 
 TOKEN_LENGTH = 16
 Seconds = Annotated[float, Interval(gt=0.0, le=1e6)]
@@ -54,6 +55,8 @@ class Settings(Constrained):
     state: Path = Path("tidefast-state")
     resume: Resumption = "same"
     """Where `state` was saved with another learning rate or seed: refuse it, go on as saved, or with one's own."""
+    freeze_on_alarm: tuple[str, ...] = ()
+    """Kinds of alarms at which the stream that they concern answers without adapting from then on."""
     snapshot_every: Seconds = 30.0
     keep: Count = 5
 
@@ -103,6 +106,9 @@ class Settings(Constrained):
                 f"body_budget must be max_body ({self.max_body}) bytes or more, got {self.body_budget}: one request "
                 "has to fit"
             )
+        strangers = [kind for kind in self.freeze_on_alarm if kind not in OF_A_STREAM]
+        if strangers:
+            raise ValueError(f"freeze_on_alarm must be among {', '.join(OF_A_STREAM)}, got {', '.join(strangers)}")
         if self.token is None:
             if not is_loopback(self.host):
                 raise ValueError(

@@ -14,7 +14,8 @@ from tidefast.core.measurement import STANDARD, Measurement
 from tidefast.core.record import StepRecord
 from tidefast.core.validation import require_count
 from tidefast.serve import canaries
-from tidefast.serve.alarms import ADAPTATION, KINDS, Alarm, Bounds, ImageStatistics, StreamAlarms
+from tidefast.serve.alarm_kinds import KINDS, OF_A_STREAM
+from tidefast.serve.alarms import Alarm, Bounds, ImageStatistics, StreamAlarms
 from tidefast.serve.metrics import Metrics
 from tidefast.serve.recent import RecentSteps
 
@@ -81,6 +82,10 @@ class Watch:
         with self._lock:
             self._measured = self._metrics.measures = {**STANDARD, **measures}
 
+    def call(self, callback: Callable[[Alarm], None]) -> None:
+        """Call one more with every alarm, after those that were given at the beginning."""
+        self._callbacks.append(callback)
+
     # -- taking note ------------------------------------------------------------------------------------------
 
     def step(self, name: str, record: StepRecord, *, latency: float, images: ImageStatistics) -> None:
@@ -111,7 +116,7 @@ class Watch:
         _log.debug("refused a request for %r: %s", name, reason)
 
     def event(self, name: str, what: str) -> None:
-        """Something was done to a stream: freeze, unfreeze, reset, rollback, damaged."""
+        """Something was done to a stream: freeze, alarm_freeze, unfreeze, reset, rollback, damaged."""
         with self._lock:
             self._metrics.events[what] += 1
             changed: list[Alarm] = []
@@ -123,7 +128,7 @@ class Watch:
                     changed = self._settle(name, judge)
                 changed += self._found(name)
         _log.log(
-            logging.WARNING if what == "damaged" else logging.INFO,
+            logging.WARNING if what in ("damaged", "alarm_freeze") else logging.INFO,
             "stream %r: %s",
             name,
             what,
@@ -272,7 +277,7 @@ class Watch:
         if not on and not self._alarms_of[name]:
             return []
         changed = []
-        for kind in (*ADAPTATION, "input"):
+        for kind in OF_A_STREAM:
             key = (name, kind)
             if kind in on and key not in self._alarms:
                 value, bound = judge.values[kind]

@@ -139,7 +139,7 @@
     current = null;
     $("overview").hidden = $("detail").hidden = true;
     if (name !== null) {
-      say($("name"), name);
+      named($("name"), name);
       for (const id of ["outcome", "state"]) say($(id), "");
       $("stream-alarms").replaceChildren();
       $("charts").replaceChildren();
@@ -160,8 +160,15 @@
     return item;
   };
 
+  // A name may break behind its separators, and elsewhere only where a part is longer than the line.
+  const named = (element, name) => {
+    const parts = name.split(/(?<=[-_./:@,;|+])/);
+    element.replaceChildren(...parts.flatMap((part, index) => index ? [node("wbr"), part] : [part]));
+    return element;
+  };
+
   const link = (stream) => {
-    const made = node("a", stream);
+    const made = named(node("a"), stream);
     made.href = "#" + encodeURIComponent(stream);
     return made;
   };
@@ -220,9 +227,11 @@
     return { element, mark, cells };
   };
 
+  const frozen = (stream) => !stream.frozen ? "" : stream.frozen_by ? "frozen by alarm " + stream.frozen_by : "frozen";
+
   const update = (row, stream) => {
     const [alarms, step, meterCell, canaries, resets, trend, seen] = row.cells;
-    say(row.mark, stream.frozen ? "frozen" : "");
+    say(row.mark, frozen(stream));
     const kinds = stream.alarms.map((alarm) => alarm.kind);
     alarms.className = kinds.length ? "bad" : "soft";
     alarms.title = kinds.join(", ");
@@ -325,7 +334,7 @@
       made.append(node("b", value));
       return made;
     };
-    const parts = [part("step", whole(stream.step)), part("adapting", stream.frozen ? "no, frozen" : "yes")];
+    const parts = [part("step", whole(stream.step)), part("adapting", stream.frozen ? "no, " + frozen(stream) : "yes")];
     parts.push(part("kept in", stream.where));
     const lately = stream.lately;
     if (lately.steps) parts.push(part("resets in the last " + whole(lately.steps) + " steps", whole(lately.resets)));
@@ -365,7 +374,7 @@
       $("snapshot").selectedIndex = 0;
     }
     $("choose").hidden = action !== "rollback";
-    say($("confirm-title"), verb + " " + name + "?");
+    named($("confirm-title"), verb + " " + name + "?");
     say($("confirm-text"), text);
     say($("confirm"), verb);
     pending = { action, stream: name };
