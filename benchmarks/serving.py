@@ -226,7 +226,8 @@ def _model() -> torch.nn.Module:
 def lone() -> tidefast.Adapter:
     """An adapter as the service has one for each stream."""
     method = tidefast.methods.ETA(similarity_margin=0.4)
-    return tidefast.adapt(_model(), method, reset="asr", optimizer=functools.partial(torch.optim.Adam, lr=1e-3))
+    optimizer = functools.partial(torch.optim.Adam, lr=1e-3)
+    return tidefast.adapt(_model(), method, reset="asr", optimizer=optimizer, gather=16)
 
 
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:

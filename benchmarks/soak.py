@@ -59,7 +59,7 @@ from tidefast.streams import as_tensor
 KEPT = 120
 """States of a stream that are remembered: as far back as any snapshot that is still there."""
 FEW = 3
-"""Images of a request that is gathered into a window."""
+"""Images of a request, of streams that never send more."""
 ACTIONS = {
     "one": 55,
     "predict": 12,
@@ -224,7 +224,7 @@ class Soak:
 
     def compare(self, client: Client, step: Step, counts: bool) -> None:
         """A batch that was answered, as a step of its stream or without one."""
-        few = counts and len(step.levels) <= FEW
+        few = counts and len(step.levels) < client.adapter.gather
         self.counts["comparisons: " + ("gathered" if few else "steps" if counts else "predictions")] += 1
         client.accept(step, counts)
 

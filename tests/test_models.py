@@ -7,6 +7,7 @@ import importlib.util
 import logging
 import re
 import sys
+import urllib.error
 from pathlib import Path
 from types import ModuleType
 
@@ -19,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import tidefast.datasets
 from tidefast import models
 from tidefast.datasets import ImageSet
-from tidefast.errors import UnknownNameError
+from tidefast.errors import SpecificationError, UnknownNameError
 from tidefast.models.bundled import Bundled
 
 ROOT = Path(__file__).parents[1]
@@ -230,6 +231,25 @@ def test_torchvision_networks_by_name_normalise_and_select(torchvision, tmp_path
         selected = models.load(name, weights=str(tmp_path / "weights.pth"), classes="d109")(images)
     assert selected.shape == (2, 109)
     torch.testing.assert_close(selected[:, [0, 108]], expected[:, [403, 340]])  # aircraft_carrier, zebra
+
+
+@pytest.mark.parametrize("name", ["resnet50", "torchvision:architecture=mobilenet_v2"])
+def test_weights_that_cannot_be_fetched_are_an_error_that_says_what_to_give(torchvision, monkeypatch, tmp_path, name):
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+
+    def unreachable(*_, **__):
+        raise urllib.error.URLError("Name or service not known")
+
+    monkeypatch.setattr(torch.hub, "download_url_to_file", unreachable)
+    with pytest.raises(OSError, match=r"pretrained weights of \w+ are not in .*not known.*: give weights= a file"):
+        models.load(name)
+
+
+def test_whatever_a_function_of_ones_own_raises_is_one_sentence(monkeypatch, tmp_path):
+    (tmp_path / "somebodys.py").write_text("def net():\n    raise RuntimeError('size mismatch for fc.weight')\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SpecificationError, match="model 'somebodys:net' raised RuntimeError: size mismatch for fc"):
+        models.load("somebodys:net")
 
 
 def test_missing_weights_and_wrong_options_are_named(torchvision, tmp_path):

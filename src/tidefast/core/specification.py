@@ -165,14 +165,21 @@ def bound(
     return functools.partial(make, **given)
 
 
-def called(what: str, make: Callable[[], T]) -> T:
-    """What `make` returns; that it was not given what it needs is said in one sentence."""
+def called(what: str, make: Callable[[], T], *, somebodys: bool = False) -> T:
+    """What `make` returns; that it was not given what it needs is said in one sentence.
+
+    So is whatever else the function of somebody who is not us raises.
+    """
     try:
         return make()
     except SpecificationError:
         raise
     except TypeError as error:
         raise SpecificationError(f"{what}: {error}") from error
+    except Exception as error:
+        if not somebodys:
+            raise
+        raise SpecificationError(f"{what} raised {type(error).__name__}: {error}") from error
 
 
 def _option_names(make: Callable[..., Any], positional: int) -> list[str] | None:

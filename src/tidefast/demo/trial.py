@@ -126,7 +126,8 @@ def recommended(content: report.ReportData, contestants: list[Contestant], trial
     python, shell = f'"{best.method.name}"', f"--method {best.method.name}"
     if best.reset.name == "guard":
         python += ', reset="guard", source=canaries'
-        shell += f" --reset guard --canaries {shlex.quote(trial.canaries or trial.data)}"
+        size = f":size={trial.images['size']}" if "size" in trial.images else ""
+        shell += f" --reset guard --canaries {shlex.quote(trial.canaries or trial.data + size)}"
     if trial.optimizer is not None:
         python += f', optimizer="{trial.optimizer}"'
         shell += f" --optimizer {shlex.quote(trial.optimizer)}"

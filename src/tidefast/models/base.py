@@ -59,7 +59,7 @@ def build(name: Given, **options: Any) -> nn.Module:
 def _found(name: Given, options: dict[str, Any]) -> ModelEntry | nn.Module:
     specification = Specification.parse(name).but(**options)
     what = f"model {specification.name!r}"
-    entry: object = called(what, registry.bound(specification))
+    entry: object = called(what, registry.bound(specification), somebodys=specification.is_address)
     if not isinstance(entry, (ModelEntry, nn.Module)):
         raise SpecificationError(f"{what} must give a torch.nn.Module, got {type(entry).__name__}")
     return entry

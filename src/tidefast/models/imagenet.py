@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -44,7 +46,8 @@ class Torchvision(ModelEntry):
 
     def load(self) -> nn.Module:
         if self.weights is None:
-            return self._wrapped(_torchvision().get_model(self.architecture, weights="IMAGENET1K_V1")).eval()
+            with _fetching(self.architecture):
+                return self._wrapped(_torchvision().get_model(self.architecture, weights="IMAGENET1K_V1")).eval()
         network = _torchvision().get_model(self.architecture, weights=None)
         return self._wrapped(filled(network, self.weights, self.architecture)).eval()
 
@@ -122,7 +125,8 @@ class TorchvisionNetwork(Library):
             weights = library.get_model_weights(self.architecture).DEFAULT
         except ValueError:
             raise _unknown(self.architecture, library.list_models(module=library), "torchvision") from None
-        network = library.get_model(self.architecture, weights=weights if pretrained else None, **self._head)
+        with _fetching(self.architecture):
+            network = library.get_model(self.architecture, weights=weights if pretrained else None, **self._head)
         return network, of_torchvision(weights)
 
 
@@ -136,7 +140,8 @@ class TimmNetwork(Library):
         timm = _imported("timm")
         if not timm.is_model(self.architecture):
             raise _unknown(self.architecture, timm.list_models(), "timm")
-        network = timm.create_model(self.architecture, pretrained=pretrained, **self._head)
+        with _fetching(self.architecture):
+            network = timm.create_model(self.architecture, pretrained=pretrained, **self._head)
         return network, declared_input(network)
 
 
@@ -189,6 +194,17 @@ def filled(network: nn.Module, file: str, architecture: str) -> nn.Module:
 def _unknown(name: str, known: list[str], library: str) -> UnknownNameError:
     near = difflib.get_close_matches(name, known, n=1)
     return UnknownNameError(f"{library} has no network {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+
+
+@contextlib.contextmanager
+def _fetching(architecture: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OSError(
+            f"the pretrained weights of {architecture} are not in its cache, and the server cannot be reached "
+            f"({error}): give weights= a file with the state dict"
+        ) from error
 
 
 def _torchvision() -> Any:
