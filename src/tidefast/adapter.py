@@ -9,7 +9,7 @@ import logging
 import math
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +38,20 @@ from tidefast.resets.never import Never
 _log = logging.getLogger("tidefast")
 _FEW = 4  # fewer are gathered: their statistics would be noise, and nobody steps so by hand
 _OVERFLOW = "non-finite parameters after the update"
+
+
+class Turn(NamedTuple):
+    """What becomes of the images of an adapting call."""
+
+    images: Tensor
+    """Those of the pass; the call's own are the last of them."""
+    answers: int
+    """How many are the call's own."""
+    adapts: bool
+    """Whether they make a step; else they are answered, in the company of those before, and wait."""
+    recent: Tensor | None
+    """`Session.recent` and `Session.fresh` afterwards."""
+    fresh: int
 
 
 class Adapter(Holder):
@@ -102,11 +116,12 @@ class Adapter(Holder):
         self.policy: Reset = Never() if reset is None else resets.make(reset)
         if objective is not None:
             self.method = with_objective(self.method, objective)
-        make_optimizer = self.method.optimizer if optimizer is None else optim.factory(optimizer)
+        self.make_optimizer = self.method.optimizer if optimizer is None else optim.factory(optimizer)
         own = self.method.own_reset()
-        self._policies = {**({} if own is None else {"own_reset": own}), "reset": self.policy}
-        self._answering = {n: policy for n, policy in self._policies.items() if type(policy).answer is not Reset.answer}
-        self.measures = {name: what for policy in self._policies.values() for name, what in policy.measures.items()}
+        self.policies = {**({} if own is None else {"own_reset": own}), "reset": self.policy}
+        """The method's own reset rule, where it has one, and the policy, named like the states of a session."""
+        self._answering = {n: policy for n, policy in self.policies.items() if type(policy).answer is not Reset.answer}
+        self.measures = {name: what for policy in self.policies.values() for name, what in policy.measures.items()}
         """What a record's `measurements` may hold, by name: the method's own reset rule's and the policy's."""
         self.callbacks, self.window, self.gather = list(callbacks), window, _FEW if gather is None else gather
         self._told_of_few = gather is not None  # who chooses knows
@@ -117,7 +132,7 @@ class Adapter(Holder):
         start = self.method.start(self.constants)
         if start is not None:
             network.arena.begin_at(start)
-        super().__init__(network, optim.made(make_optimizer, network.arena.parameter), num_classes, seed)
+        super().__init__(network, optim.made(self.make_optimizer, network.arena.parameter), num_classes, seed)
 
     def __repr__(self) -> str:
         arena, network = self.network.arena, type(self.network.module).__name__
@@ -126,7 +141,7 @@ class Adapter(Holder):
         return f"<Adapter of {network}, {parts}: {adapted}, step {self.step}>"
 
     def _declare(self, num_classes: int) -> dict[str, State]:
-        owners: dict[str, Method | Reset] = {"method": self.method, **self._policies}
+        owners: dict[str, Method | Reset] = {"method": self.method, **self.policies}
         return {name: State(owner.fields(self.network, num_classes)) for name, owner in owners.items()}
 
     def _belongings(self) -> dict[str, Any]:
@@ -224,17 +239,23 @@ class Adapter(Holder):
             try:
                 logits, reference = self._asked(images, draft)
                 known = require_classes("labels", labels, len(images), logits.shape[1]).to(logits.device)
-                result = self.policy.feedback(logits, reference(), known, self._states_of(draft, logits)["reset"])
+                result = self.policy.feedback(logits, reference(), known, self.states_of(draft, logits)["reset"])
                 self._commit(draft)
             except BaseException:
                 self._recover()
                 raise
         return result
 
+    def company(self, images: Tensor, session: Session) -> Tensor:
+        """The images that a pass must have to answer some: few of them among the latest that were gathered."""
+        coupled = len(images) < self.gather and self.network.statistics.needs_batch
+        return answering.joined(session.recent, images, max(self.window, len(images))) if coupled else images
+
     def _asked(self, images: Tensor, session: Session) -> tuple[Tensor, Reference]:
         """What the method answers from the session as it is, and what gives the reference's answer."""
-        coupled = len(images) < self.gather and self.network.statistics.needs_batch
-        return answering.answer(self.method, self.network, images, session, self.window if coupled else 0)
+        images = answering.readable(images)
+        asked = self.company(images, session)
+        return answering.answer(self.method, self.network, asked, len(images), session)
 
     def _answer(self, images: Tensor, session: Session, *, counts: bool, answers: int | None = None) -> Tensor:
         """Answer from the session as it is; of images that belong together only the last `answers`."""
@@ -244,31 +265,38 @@ class Adapter(Holder):
         def unadapted(*, running_statistics: bool = False) -> Tensor:
             return reference(running_statistics=running_statistics)[last]
 
-        return self._answered(logits[last], unadapted, session, counts=counts)
+        return self.answered(logits[last], unadapted, session, counts=counts)
 
-    def _answered(self, logits: Tensor, reference: Reference, session: Session, *, counts: bool) -> Tensor:
+    def answered(self, logits: Tensor, reference: Reference, session: Session, *, counts: bool) -> Tensor:
         """What the policies make of an answer; only where it `counts` is the session a draft that may change."""
         if self._answering:
-            states = self._states_of(session, logits) if counts or session.states else self._declare(logits.shape[1])
+            states = self.states_of(session, logits) if counts or session.states else self._declare(logits.shape[1])
             for name, policy in self._answering.items():
                 logits = policy.answer(logits, reference, states[name], counts=counts)
         return logits
 
-    def _states_of(self, draft: Session, logits: Tensor) -> dict[str, State]:
+    def states_of(self, draft: Session, logits: Tensor) -> dict[str, State]:
         """The states of a draft, which begin with the first logits."""
         if draft.num_classes is None:
             draft.num_classes = logits.shape[1]
             draft.states = self._declare(draft.num_classes)
         return draft.states
 
-    def _take(self, images: Tensor, draft: Session) -> tuple[Tensor, StepRecord]:
+    def turn(self, images: Tensor, session: Session) -> Turn:
+        """What becomes of finite images in an adapting call: few are gathered, and every `window` of them is a step."""
         coupled = self.network.statistics.needs_batch
         lone = len(images) == 1 and len(self.network.arena) > 0
-        if len(images) < self.gather and (coupled or lone) and all_finite(images):
-            return self._gather(images, draft)
-        if coupled and not self._told_of_few and draft.step == 1 and len(images) < self.window:
-            self._tell_of_few(len(images))
-        return self._adapt_or_refuse(images, draft, answers=len(images))
+        if len(images) >= self.gather or not (coupled or lone):
+            if coupled and not self._told_of_few and session.last is None and len(images) < self.window:
+                self._tell_of_few(len(images))
+            return Turn(images, len(images), True, session.recent, session.fresh)
+        if session.recent is None and len(images) > 1:  # without company they are what there is
+            return Turn(images, len(images), True, images.clone(), session.fresh)
+        fresh = session.fresh + len(images)
+        recent = answering.joined(session.recent, images, max(self.window, fresh))
+        if fresh >= self.window:
+            return Turn(recent, len(images), True, recent[-self.window :], 0)
+        return Turn(recent if coupled else images, len(images), False, recent, fresh)
 
     def _tell_of_few(self, size: int) -> None:
         self._told_of_few = True
@@ -279,19 +307,20 @@ class Adapter(Holder):
             self.window,
         )
 
-    def _gather(self, images: Tensor, draft: Session) -> tuple[Tensor, StepRecord]:
-        """Few images: they are answered in the company of those before, and every `window` of them make a step."""
-        if draft.recent is None and len(images) > 1:  # without company they are what there is
-            draft.recent = images.clone()
+    def _take(self, images: Tensor, draft: Session) -> tuple[Tensor, StepRecord]:
+        if len(images) < self.gather and not all_finite(images):
             return self._adapt_or_refuse(images, draft, answers=len(images))
-        fresh = draft.fresh + len(images)
-        recent = answering.joined(draft.recent, images, max(self.window, fresh))
-        if fresh >= self.window:
-            draft.recent, draft.fresh = recent[-self.window :], 0
-            return self._adapt_or_refuse(recent, draft, answers=len(images))
+        turn = self.turn(images, draft)
+        if turn.adapts:
+            draft.recent, draft.fresh = turn.recent, turn.fresh
+            return self._adapt_or_refuse(turn.images, draft, answers=turn.answers)
         logits = self._answer(images, draft, counts=True)
-        draft.recent, draft.fresh = recent, fresh
-        return logits, StepRecord(draft.step, skipped=f"window holds {fresh} of {self.window} images")
+        draft.recent, draft.fresh = turn.recent, turn.fresh
+        return logits, self.waiting(draft)
+
+    def waiting(self, draft: Session) -> StepRecord:
+        """The record of a call whose images wait for their window."""
+        return StepRecord(draft.step, skipped=f"window holds {draft.fresh} of {self.window} images")
 
     def _adapt_or_refuse(self, images: Tensor, draft: Session, *, answers: int) -> tuple[Tensor, StepRecord]:
         """A step on `images`, of which the last `answers` are to be answered."""
@@ -305,10 +334,10 @@ class Adapter(Holder):
         require_finite("images", images)
         network, arena = self.network, self.network.arena
         with torch.set_grad_enabled(len(arena) > 0), contextlib.ExitStack() as stack:
-            watched = {name: stack.enter_context(policy.watching(network)) for name, policy in self._policies.items()}
+            watched = {name: stack.enter_context(policy.watching(network)) for name, policy in self.policies.items()}
             forward = Forward.of(answering.run(self.method, self.method.forward, network, images, draft))
         require_finite("logits", forward.logits)
-        states = self._states_of(draft, forward.logits)
+        states = self.states_of(draft, forward.logits)
         step = Step(
             number=draft.step,
             images=images,
@@ -320,7 +349,7 @@ class Adapter(Holder):
             for_loss=forward.for_loss,
             predict=lambda others: answering.run(self.method, self.method.predict, network, others, draft),
         )
-        for name, policy in self._policies.items():
+        for name, policy in self.policies.items():
             policy.begin(step, states[name], watched[name])
         arena.zero_gradients()
         objective = step.objective = self.method.gradient(step, states["method"])
@@ -330,7 +359,7 @@ class Adapter(Holder):
         if objective.answer is not None:
             require_finite("answer", objective.answer)
         states["method"].update(objective.updates)
-        for name, policy in self._policies.items():
+        for name, policy in self.policies.items():
             policy.adjust_gradient(step, states[name])
         if objective.step and len(arena):
             self.optimizer.step()
@@ -341,8 +370,8 @@ class Adapter(Holder):
         def unadapted(*, running_statistics: bool = False) -> Tensor:
             return answering.usable(step.source_logits(running_statistics=running_statistics)[-answers:])
 
-        logits = self._answered(self.method.output(step.answer)[-answers:], unadapted, draft, counts=True)
-        verdict = verdicts.ask(self._policies, step, states, self.measures)
+        logits = self.answered(self.method.output(step.answer)[-answers:], unadapted, draft, counts=True)
+        verdict = verdicts.ask(self.policies, step, states, self.measures)
         verdicts.carry_out(verdict, arena, states, self.optimizer)
         draft.nonfinite = 0
         record = StepRecord(

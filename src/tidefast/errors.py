@@ -1,5 +1,13 @@
 """The errors that are tidefast's own; plain bad arguments raise ValueError or TypeError."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
 FORMER_NAME = "holdfast"
 """What the project was called, and what its files of that time say they are of."""
 
@@ -40,6 +48,19 @@ class LostStreamError(SnapshotError):
 
 class UnreadableStreamError(TidefastError):
     """An idle stream cannot be read just now; it is as it was, and may be readable later."""
+
+
+class StreamsError(TidefastError):
+    """Some streams of a joint call failed, and what each of the others did stays done.
+
+    errors: by stream, what went wrong. answers: by stream, the logits of the others.
+    """
+
+    def __init__(self, errors: Mapping[str, Exception], answers: Mapping[str, Tensor]) -> None:
+        first, error = next(iter(errors.items()))
+        others = f" (and {len(errors) - 1} others: see errors)" if len(errors) > 1 else ""
+        super().__init__(f"stream {first!r}: {error}{others}; what {len(answers)} others answered is in answers")
+        self.errors, self.answers = dict(errors), dict(answers)
 
 
 class NonFiniteError(TidefastError, ArithmeticError):

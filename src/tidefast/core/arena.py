@@ -156,6 +156,23 @@ class Arena:
             self._aside.clear()
 
 
+class ArenaRow(Arena):
+    """The arena of one of several streams that share a network: laid out like `whole`, in memory of others' making.
+
+    values, gradients: [len(whole)], rows of what holds those of all streams.
+    """
+
+    def __init__(self, whole: Arena, values: Tensor, gradients: Tensor) -> None:
+        self.tensors, self.layers, self.source = whole.tensors, whole.layers, whole.source
+        self.parameter, self.gradients = nn.Parameter(values), gradients
+        self.parameter.grad = gradients
+        self._aside = []
+
+    def forget(self) -> None:
+        """End every block of `holding`; another stream's values come next."""
+        self._aside.clear()
+
+
 def _layers(tensors: Sequence[ArenaSpan]) -> list[ArenaSpan]:
     """Neighbouring tensors of the same module, joined."""
     layers: list[ArenaSpan] = []

@@ -93,9 +93,7 @@ class Step:
     def backward(self, loss: Tensor, *, retain_graph: bool = False) -> None:
         """Add the gradient of `loss` to the arena's; scaled on the way where float16 would lose small values."""
         arena = self.network.arena
-        if torch.is_autocast_enabled(arena.gradients.device.type) and (
-            torch.get_autocast_dtype(arena.gradients.device.type) == torch.float16
-        ):
+        if needs_loss_scale(arena.gradients.device):
             arena.gradients.mul_(_HALF_PRECISION_LOSS_SCALE)
             torch.autograd.backward(loss * _HALF_PRECISION_LOSS_SCALE, retain_graph=retain_graph)
             arena.gradients.div_(_HALF_PRECISION_LOSS_SCALE)
@@ -109,6 +107,15 @@ class Step:
                 self.images, running_statistics=running_statistics
             )
         return self._source_logits[running_statistics]
+
+    def know_source_logits(self, logits: Tensor, *, running_statistics: bool) -> None:
+        """What `source_logits` gives, where a pass for several streams has computed it."""
+        self._source_logits[running_statistics] = logits
+
+
+def needs_loss_scale(device: torch.device) -> bool:
+    """Whether passes are in float16, in which small gradients would be lost."""
+    return torch.is_autocast_enabled(device.type) and torch.get_autocast_dtype(device.type) == torch.float16
 
 
 @dataclass(frozen=True)

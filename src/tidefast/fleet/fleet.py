@@ -13,7 +13,7 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,15 @@ from torch import Tensor, nn
 from tidefast.adapter import Adapter
 from tidefast.core.record import StepRecord
 from tidefast.core.resumption import Resumption
+from tidefast.core.session import Session
 from tidefast.core.specification import Given
 from tidefast.core.validation import require_choice, require_count
-from tidefast.errors import LostStreamError, SnapshotError, UnreadableStreamError
+from tidefast.errors import LostStreamError, SnapshotError, StreamsError, UnreadableStreamError
 from tidefast.fleet import snapshots
 from tidefast.fleet.entry import StreamEntry, Taken
 from tidefast.fleet.gate import Gate
 from tidefast.fleet.interrupts import DeferredInterrupts
+from tidefast.fleet.joint_step import JointCall, JointStepper, shares_passes
 from tidefast.fleet.manifest import appearing, checked_name, file_name, read_manifest
 from tidefast.fleet.member import Member
 from tidefast.fleet.scribe import Scribe
@@ -87,6 +89,8 @@ class Fleet:
         if options.get("source") is not None:
             again["source"] = first.preparation  # computed once, shared by all
         self._pool = Workers(functools.partial(Adapter, model, first.method, **again), self.workers)
+        self._steppers = Workers(functools.partial(JointStepper, self._pool.make), self.workers)
+        self._shares_passes = shares_passes(first)
         self._scribe = Scribe(first)
         self._entries: dict[str, StreamEntry] = {}
         self._order: OrderedDict[str, None] = OrderedDict()  # streams in memory, the least recently used first
@@ -209,6 +213,114 @@ class Fleet:
             if record is not None and self._callback is not None:
                 self._callback(name, record)
 
+    def adapt(self, batches: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Predict, then adapt, for several streams at once: by name, the logits of their images.
+
+        Shared layers see the images of all streams in one pass, normalisation layers those of each stream with its own
+        statistics, scale and shift. What comes of it is what `fleet[name](images)` gives, but for rounding: 1e-5 of the
+        largest logit or so in float32. Where method, policy or network do not allow it, streams take their steps one
+        after the other. A stream that fails leaves the others alone: a StreamsError has their answers.
+
+        >>> import torch
+        >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(8 * 36, 10))
+        >>> fleet = Fleet(net, "tent")
+        >>> answers = fleet.adapt({"north": torch.rand(4, 3, 8, 8), "south": torch.rand(6, 3, 8, 8)})
+        >>> {name: tuple(logits.shape) for name, logits in answers.items()}, fleet["south"].step
+        ({'north': (4, 10), 'south': (6, 10)}, 1)
+        """
+        results = self.take_together(batches)
+        errors = {name: result for name, result in results.items() if isinstance(result, Exception)}
+        answers = {name: result.logits for name, result in results.items() if isinstance(result, Taken)}
+        if errors:
+            raise StreamsError(errors, answers)
+        return answers
+
+    def take_together(self, batches: Mapping[str, Tensor], *, adapt: bool = True) -> dict[str, Taken | Exception]:
+        """As `take`, for several streams at once, by name; in the place of what could not be done, why not."""
+        for name in batches:
+            checked_name(name)
+        if len(batches) < 2 or not self._shares_passes:
+            return {name: self._taken_or_why_not(name, images, adapt) for name, images in batches.items()}
+        records: dict[str, StepRecord] = {}
+        results: dict[str, Taken | Exception] = {}
+        with DeferredInterrupts() as interrupts, self._gate.passing():
+            with self._claimed(sorted(batches), begin=adapt) as entries, self._steppers.lent() as stepper:
+                with interrupts.allowed():
+                    calls, results = self._calls(entries, batches, stepper.adapter, adapt)
+                    answers = stepper.take(list(calls.values()))
+                for name, (logits, session, record) in zip(calls, answers, strict=True):
+                    if isinstance(logits, Exception):
+                        results[name] = logits
+                    else:
+                        results[name] = Taken(logits, session.step, record, entries[name].frozen)
+                    if record is not None:
+                        records[name] = record
+                        self._mark(entries[name])
+                    self._keep(entries[name], session)
+                if stepper.inseparable and self._shares_passes:
+                    self._shares_passes = False
+                    _log.warning("streams take their steps one by one: %s", stepper.inseparable)
+            self._make_room()
+        if self._callback is not None:
+            with contextlib.ExitStack() as callbacks:  # all are called, whatever one of them raises
+                for name in reversed(records):
+                    callbacks.callback(self._callback, name, records[name])
+        return {name: results[name] for name in batches}
+
+    def _taken_or_why_not(self, name: str, images: Tensor, adapt: bool) -> Taken | Exception:
+        try:
+            return self.take(name, images, adapt=adapt)
+        except Exception as error:
+            return error
+
+    def _calls(
+        self, entries: Mapping[str, StreamEntry], batches: Mapping[str, Tensor], adapter: Adapter, adapt: bool
+    ) -> tuple[dict[str, JointCall], dict[str, Taken | Exception]]:
+        """What the streams are to do, and what is wrong with those that cannot be read."""
+        calls: dict[str, JointCall] = {}
+        failed: dict[str, Taken | Exception] = {}
+        for name, entry in entries.items():
+            try:
+                session = entry.session
+                if session is None:
+                    self._bring(entry, adapter)
+                    session = adapter.leave()
+                calls[name] = JointCall(session, batches[name], adapt and not entry.frozen)
+            except (LostStreamError, UnreadableStreamError) as error:
+                failed[name] = error
+        return calls, failed
+
+    @contextlib.contextmanager
+    def _claimed(self, names: Sequence[str], *, begin: bool) -> Iterator[dict[str, StreamEntry]]:
+        """The entries of some streams, with their locks held; names are in order, so that no two wait for each other.
+
+        A stream that is new, and has taken no step at the end, has not begun.
+        """
+        entries: dict[str, StreamEntry] = {}
+        new: list[str] = []
+        try:
+            for name in names:
+                entries[name], created = self._claim(name, begin=begin)
+                if created:
+                    new.append(name)
+            yield entries
+        finally:
+            with self._lock:
+                for name in new:
+                    if entries[name].seen[0] == 0:
+                        self._entries.pop(name, None)
+                        self._order.pop(name, None)
+            for entry in entries.values():
+                entry.lock.release()
+
+    def _keep(self, entry: StreamEntry, session: Session) -> None:
+        """The stream is `session` from now on, and in memory."""
+        entry.seen, entry.session = (session.step, session.last), session
+        with self._lock:
+            if self._entries.get(entry.name) is entry:  # one that only predicts has not begun
+                self._order[entry.name] = None
+                self._order.move_to_end(entry.name)
+
     def answer_as_new(self, images: Tensor) -> Tensor:
         """What a stream that has seen nothing would answer: logits [batch, classes]; none begins."""
         with self._gate.passing(), self._pool.lent() as adapter:
@@ -259,12 +371,9 @@ class Fleet:
                         yield entry, adapter
                         kept = True
                     finally:
-                        seen, session = (adapter.step, adapter.last), adapter.leave()
+                        session = adapter.leave()
                         if kept and (begin or not created):
-                            entry.seen, entry.session = seen, session
-                            with self._lock:
-                                self._order[name] = None
-                                self._order.move_to_end(name)
+                            self._keep(entry, session)
             except BaseException:
                 if begin and created and entry.seen[0] == 0:
                     with self._lock:

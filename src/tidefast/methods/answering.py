@@ -52,24 +52,27 @@ def _state(method: Method, network: Network, images: Tensor, session: Session) -
     return State(method.fields(network, network(images).shape[1]))
 
 
-@torch.no_grad()
-def answer(
-    method: Method, network: Network, images: Tensor, session: Session, company: int
-) -> tuple[Tensor, Reference]:
-    """Finite logits for any images, from the session as it is, and what gives those of the network that does not adapt.
+def readable(images: Tensor) -> Tensor:
+    """Images whose unusable pixels count as 0."""
+    return images if all_finite(images) else torch.where(torch.isfinite(images), images, 0.0)
 
-    Unusable pixels count as 0, and a row that stays unusable gets equal logits. With `company` the images are answered
-    among the latest that were gathered, so many in all.
-    """
-    if not all_finite(images):
-        images = torch.where(torch.isfinite(images), images, 0.0)
-    asked = joined(session.recent, images, max(company, len(images))) if company else images
+
+@torch.no_grad()
+def answer(method: Method, network: Network, asked: Tensor, answers: int, session: Session) -> tuple[Tensor, Reference]:
+    """Finite logits for the last `answers` of some images, from the session as it is, and what gives those of the
+    network that does not adapt. A row that is unusable gets equal logits."""
+    logits = method.output(run(method, method.predict, network, asked, session))[-answers:]
+    return usable(logits), unadapted(network, asked, answers)
+
+
+def unadapted(network: Network, asked: Tensor, answers: int) -> Reference:
+    """What gives finite logits of the network that does not adapt for the last `answers` of the images."""
 
     def reference(*, running_statistics: bool = False) -> Tensor:
         with network.taking(asked):
-            return usable(network.source_logits(asked, running_statistics=running_statistics)[-len(images) :])
+            return usable(network.source_logits(asked, running_statistics=running_statistics)[-answers:])
 
-    return usable(method.output(run(method, method.predict, network, asked, session))[-len(images) :]), reference
+    return reference
 
 
 def usable(logits: Tensor) -> Tensor:

@@ -38,6 +38,9 @@ class Method(Constrained):
     """Where it comes from and what to say of it: its page and the lists of methods are made of this."""
     quick: ClassVar[Mapping[str, Any]] = {}
     """Settings with which a few steps of tiny batches take little time and show all it does, for the tests."""
+    together: ClassVar[bool] = False
+    """Whether steps of several streams may share their passes (`Fleet.adapt`): `forward`, `predict` and `gradient` are
+    the default ones, and what `loss` does with the network is calling it. Others are stepped one by one."""
     busiest: ClassVar[Mapping[str, Any]] = {}
     """Settings with which a step does all that `passes` counts, every sample selected, for `tidefast speed`."""
 
@@ -97,11 +100,15 @@ class Method(Constrained):
         raise NotImplementedError(f"{type(self).__name__} must define loss() or gradient()")
 
     def gradient(self, step: Step, state: State) -> Objective:
-        """Fill the arena's gradient (zero on entry) for this batch. Default: one backward of `loss`."""
+        """Fill the arena's gradient (zero on entry) for this batch. Default: a backward of `loss`, and `regularize`."""
         objective = self.loss(step, state)
         if objective.loss is not None:
             step.backward(objective.loss)
+            self.regularize(step, state)
         return objective
+
+    def regularize(self, step: Step, state: State) -> None:
+        """Called with the gradient of `loss` in the arena; may add to it what needs no pass."""
 
     def after_step(self, step: Step, state: State) -> None:
         """Called after the optimiser stepped."""

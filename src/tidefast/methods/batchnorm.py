@@ -54,6 +54,8 @@ class AlphaBatchNorm(Source):
         paper=BatchNorm.about.paper,
     )
 
+    together: ClassVar[bool] = False  # the layers mix the statistics of all that they are given
+
     alpha: Share = 0.1
     """Share of the batch's own statistics."""
 

@@ -50,6 +50,7 @@ class DeYO(Method):
         ),
         needs="images [batch, channels, height, width]",
     )
+    together: ClassVar[bool] = True
     busiest: ClassVar[Mapping[str, Any]] = {"entropy_margin": 1.1, "shape_margin": -1.0}
 
     entropy_margin: Positive = 0.5

@@ -13,7 +13,7 @@ from tidefast.core.constraints import Count, NonNegative
 from tidefast.core.network import Network
 from tidefast.core.source import SourceData
 from tidefast.core.state import State
-from tidefast.core.step import Objective, Step
+from tidefast.core.step import Step
 from tidefast.methods.about import About
 from tidefast.methods.base import registry
 from tidefast.methods.eta import ETA
@@ -60,10 +60,8 @@ class EATA(ETA):
                 break
         return {"fisher": fisher / count}
 
-    def gradient(self, step: Step, state: State) -> Objective:
-        objective = super().gradient(step, state)
-        if objective.loss is not None and self.fisher_weight > 0:
+    def regularize(self, step: Step, state: State) -> None:
+        if self.fisher_weight > 0:
             arena = step.network.arena
             drift = arena.values - arena.source
             arena.gradients.addcmul_(step.constants["fisher"], drift, value=2.0 * self.fisher_weight)
-        return objective

@@ -43,6 +43,7 @@ class ETA(Method):
             code="mr-eggplant/EATA",
         ),
     )
+    together: ClassVar[bool] = True
     busiest: ClassVar[Mapping[str, Any]] = {"entropy_margin": 1.1, "similarity_margin": 2.0}
 
     entropy_margin: Positive = 0.4

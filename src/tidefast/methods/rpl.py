@@ -33,6 +33,8 @@ class RPL(Method):
         ),
     )
 
+    together: ClassVar[bool] = True
+
     q: PositiveShare = 0.8
     """Between cross-entropy (towards 0) and the mean absolute error (1)."""
 

@@ -27,6 +27,8 @@ class Source(Method):
         equation=r"\hat y = \arg\max_c f_{\theta_0}(x)_c",
     )
 
+    together: ClassVar[bool] = True
+
     def configure(self, model: nn.Module, statistics: Statistics) -> Sequence[str]:
         return ()
 

@@ -30,6 +30,8 @@ class Tent(Method):
         ),
     )
 
+    together: ClassVar[bool] = True
+
     objective: losses.ObjectiveName = "entropy"
     """H: "entropy" of the softmax, or "come", the opinion entropy."""
 

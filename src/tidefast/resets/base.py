@@ -69,6 +69,12 @@ class Reset(Constrained):
         """Whether labels are of use to it: whether it has `feedback`."""
         return False
 
+    @property
+    def compares_with(self) -> Literal["batch", "running"] | None:
+        """The statistics with which `observe` asks for the source model's answers in every step, or None where it does
+        not: then they come of one pass for all streams that step together."""
+        return None
+
     def configure(self, model: nn.Module) -> None:
         """Prepare the private network, after the method did: where a policy must see what happens inside it."""
 

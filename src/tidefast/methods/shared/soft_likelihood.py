@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -24,6 +24,8 @@ class SoftLikelihood(Method):
 
     w_i = exp(diversity x certainty / temperature); samples less diverse than the batch's mean are dropped.
     """
+
+    together: ClassVar[bool] = True
 
     probs_momentum: Share = 0.9
     """Of the moving average of class probabilities that diversity is measured against."""

@@ -133,6 +133,10 @@ class ASR(Reset):
         """Whether anything depends on the inconsistency, and so on the source model's answers."""
         return (self.recovers and self.strength.adapts) or (self.when.watches and self.momentum.adapts)
 
+    @property
+    def compares_with(self) -> Literal["batch", "running"] | None:
+        return self.source_stats if self.compares else None
+
     def prepare(self, network: Network, source: SourceData) -> dict[str, Tensor]:
         return self.measure.prepare(network, source)
 

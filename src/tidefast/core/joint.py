@@ -1,0 +1,289 @@
+"""One pass for the images of several streams: frozen layers see all of them, adapted ones each stream's by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+
+from tidefast.core.arena import ArenaRow
+from tidefast.core.network import Network
+
+_PLAIN_BATCH_NORM = _BatchNorm.forward
+_PLAIN_OF_EACH_IMAGE = (nn.LayerNorm.forward, nn.GroupNorm.forward)
+
+
+class InseparableError(Exception):
+    """A network whose layers do not tell which images are whose: streams cannot share its passes."""
+
+
+@dataclass(frozen=True)
+class _PassByStream:
+    """Whose images a pass holds, in the order of the streams."""
+
+    values: tuple[Tensor, ...]
+    """Of each tensor of the arena those of every stream [streams, numbers]."""
+    sizes: tuple[int, ...]
+    """Images of each stream."""
+    alone: tuple[bool, ...]
+    """Whether a stream's images are normalised by the source's statistics: one alone has none of its own."""
+    seen: set[int]
+    """Layers that have run."""
+
+
+class JointNetwork:
+    """A private network whose passes are for the images of several streams at once.
+
+    network: a copy that serves nothing else from now on; its layers are changed.
+    streams: at most so many in a pass; each has a row of `parameter` [streams, numbers], which is that stream's arena.
+
+    >>> network = Network(nn.Sequential(nn.BatchNorm1d(1)), lambda module, statistics: ["0.weight", "0.bias"])
+    >>> network.statistics.use_batch()
+    >>> joint = JointNetwork(network, streams=2)
+    >>> with torch.no_grad():
+    ...     _ = joint.parameter.copy_(torch.tensor([[1.0, 0.0], [2.0, 5.0]]))
+    >>> images = torch.tensor([[1.0], [3.0], [10.0], [10.5], [11.0]])
+    >>> joint(images, joint.parameter, (2, 3)).flatten().mul(10).round().int().tolist()
+    [-10, 10, 26, 50, 74]
+    """
+
+    def __init__(self, network: Network, streams: int) -> None:
+        if network.model is not network.module:
+            raise InseparableError("the model is compiled")
+        self.network, arena = network, network.arena
+        self.parameter = nn.Parameter(arena.values.new_zeros(streams, len(arena)))
+        self.gradients = torch.zeros_like(self.parameter.data)
+        self.parameter.grad = self.gradients
+        self.rows = [StreamNetwork(self, row) for row in range(streams)]
+        """The network as each of the streams has it, for what they do one by one."""
+        self._lengths = [span.stop - span.start for span in arena.tensors]
+        self._current: _PassByStream | None = None
+        self._layers = self._replaced()
+
+    def _replaced(self) -> set[int]:
+        """Replace the forward of every layer in which streams differ."""
+        network = self.network
+        numbers = {span.start: number for number, span in enumerate(network.arena.tensors)}
+        storage = network.arena.parameter.untyped_storage().data_ptr()
+        batch = network.statistics.needs_batch
+        with network.statistics.of_source():
+            running: dict[nn.Module, tuple[Tensor | None, Tensor | None]] = {
+                m: (m.running_mean, m.running_var) for m in network.module.modules() if isinstance(m, _NormBase)
+            }
+        layers = set()
+        for module in network.module.modules():
+            own = {
+                leaf: numbers[int(parameter.storage_offset())]
+                for leaf, parameter in module._parameters.items()
+                if parameter is not None and parameter.untyped_storage().data_ptr() == storage and len(network.arena)
+            }
+            if own or (batch and isinstance(module, _BatchNorm)):
+                layers.add(id(module))
+                module.forward = _LayerByStream(self, module, own, running.get(module, (None, None)))
+        return layers
+
+    def __call__(
+        self, images: Tensor, values: Tensor, sizes: Sequence[int], alone: Sequence[bool] | None = None
+    ) -> Tensor:
+        """Logits [images, classes] of images that lie stream by stream, `sizes` of each, whose adapted parameters are
+        the rows of `values`; gradients reach these."""
+        of_source = tuple(alone) if alone is not None else (False,) * len(sizes)
+        self._current = _PassByStream(torch.split(values, self._lengths, 1), tuple(sizes), of_source, set())
+        try:
+            logits = self.network(images)
+            if self._current.seen != self._layers:
+                raise InseparableError("layers with adapted parameters are used by something else than their forward")
+        finally:
+            self._current = None
+        return logits
+
+    def rest(self) -> None:
+        """End all that is meant for a pass only, whatever interrupted it."""
+        self._current = None
+        self.network.rest()
+        for row in self.rows:
+            row.arena.forget()
+
+    def under_way(self, layer: nn.Module) -> _PassByStream:
+        """Of the pass under way."""
+        assert self._current is not None, "a joint network runs in joint passes only"
+        self._current.seen.add(id(layer))
+        return self._current
+
+
+class StreamNetwork(Network):
+    """A joint network as one of its streams has it: with a row as arena."""
+
+    def __init__(self, joint: JointNetwork, row: int) -> None:
+        vars(self).update(vars(joint.network))
+        self._joint, self._row = joint, slice(row, row + 1)
+        self.arena: ArenaRow = ArenaRow(joint.network.arena, joint.parameter.data[row], joint.gradients[row])
+
+    def __call__(self, images: Tensor) -> Tensor:
+        return self._joint(images, self._joint.parameter[self._row], (len(images),))
+
+
+class _LayerByStream:
+    """What takes the place of a layer's forward."""
+
+    def __init__(
+        self,
+        joint: JointNetwork,
+        module: nn.Module,
+        own: dict[str, int],
+        running: tuple[Tensor | None, Tensor | None],
+    ) -> None:
+        self._joint, self._module, self._own, self._running = joint, module, own, running
+        self._forward: Callable[..., Tensor] = module.forward
+        kind: Any = type(module).forward
+        if kind is _PLAIN_BATCH_NORM:
+            self._run = self._batch_norm
+        elif kind in _PLAIN_OF_EACH_IMAGE and "weight" in own:
+            self._run = self._norm_of_each_image
+        else:
+            self._run = self._one_by_one
+
+    def __call__(self, inputs: Tensor, *others: Any, **named: Any) -> Tensor:
+        current = self._joint.under_way(self._module)
+        each, rest = divmod(len(inputs), sum(current.sizes))  # one image may be several rows, such as its windows
+        if rest or not each:
+            raise InseparableError(f"{type(self._module).__name__} does not get the images in the first dimension")
+        return self._run(current, [each * size for size in current.sizes], inputs, *others, **named)
+
+    def _values(self, current: _PassByStream, leaf: str) -> Tensor | None:
+        """Of a parameter those of every stream [streams, *shape]; where it does not adapt, the same for all."""
+        parameter = self._module._parameters.get(leaf)
+        if parameter is None:
+            return None
+        if leaf not in self._own:
+            return parameter.detach().expand(len(current.sizes), *parameter.shape)
+        return torch.unflatten(current.values[self._own[leaf]], 1, parameter.shape)
+
+    def _batch_norm(self, current: _PassByStream, sizes: list[int], inputs: Tensor) -> Tensor:
+        module: Any = self._module
+        weight, bias = self._values(current, "weight"), self._values(current, "bias")
+        if weight is None or bias is None:
+            return self._one_by_one(current, sizes, inputs)
+        module._check_input_dim(inputs)
+        mean, variance = self._running
+        alone = (True,) * len(sizes) if module.running_mean is not None else current.alone
+        if any(size * inputs[0].numel() == inputs.shape[1] for size, own in zip(sizes, alone, strict=True) if not own):
+            raise ValueError("one value of each channel has no variance")
+        run: Callable[..., Tensor] = _BatchNormOfEach.apply
+        return run(inputs, weight, bias, sizes, alone, mean, variance, module.eps)
+
+    def _norm_of_each_image(self, current: _PassByStream, sizes: list[int], inputs: Tensor) -> Tensor:
+        """Statistics are each image's, so that only scale and shift are a matter of the stream."""
+        module: Any = self._module
+        if isinstance(module, nn.LayerNorm):
+            normalized = functional.layer_norm(inputs, module.normalized_shape, None, None, module.eps)
+            between = (1,) * (inputs.dim() - 1 - len(module.normalized_shape))
+        else:
+            normalized = functional.group_norm(inputs, module.num_groups, None, None, module.eps)
+            between = ()
+        owners = torch.repeat_interleave(torch.tensor(sizes, device=inputs.device))
+
+        def of_images(values: Tensor) -> Tensor:
+            chosen = values.index_select(0, owners)
+            behind = (1,) * (inputs.dim() - len(between) - chosen.dim())
+            return chosen.reshape(len(chosen), *between, *values.shape[1:], *behind)
+
+        weight, bias = self._values(current, "weight"), self._values(current, "bias")
+        assert weight is not None
+        scale = of_images(weight)
+        return normalized * scale if bias is None else torch.addcmul(of_images(bias), normalized, scale)
+
+    def _one_by_one(
+        self, current: _PassByStream, sizes: list[int], inputs: Tensor, *others: Any, **named: Any
+    ) -> Tensor:
+        """The layer's own forward on the rows of one stream after the other: for layers that nothing is known of."""
+        module: Any = self._module
+        resting, running = dict(module._parameters), vars(module).get("_buffers", {}).copy()
+        values = {leaf: self._values(current, leaf) for leaf in self._own}
+        parts = []
+        try:
+            for stream, part in enumerate(torch.split(inputs, sizes)):
+                for leaf, of_streams in values.items():
+                    module._parameters[leaf] = None if of_streams is None else of_streams[stream]
+                if isinstance(module, _BatchNorm) and current.alone[stream]:
+                    module.running_mean, module.running_var = self._running
+                parts.append(self._forward(part, *others, **named))
+                module._buffers.update(running)
+        finally:
+            module._parameters.update(resting)
+            module._buffers.update(running)
+        return torch.cat(parts)
+
+
+class _BatchNormOfEach(torch.autograd.Function):
+    """Batch normalisation of every stream's rows by their own statistics, scale and shift.
+
+    One call of the kernel for each stream: what it reads and writes stays in the cache, sizes may differ, and the bits
+    are those of the layer alone. A single call that treats all streams at once was slower in every layout.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        inputs: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        sizes: list[int],
+        alone: tuple[bool, ...],
+        mean: Tensor | None,
+        variance: Tensor | None,
+        eps: float,
+    ) -> Tensor:
+        parts = [
+            torch.native_batch_norm(
+                part, scale, shift, mean if own else None, variance if own else None, not own, 0.0, eps
+            )
+            for part, scale, shift, own in zip(
+                torch.split(inputs, sizes), weight.unbind(), bias.unbind(), alone, strict=True
+            )
+        ]
+        ctx.save_for_backward(inputs, weight, mean, variance)
+        ctx.sizes, ctx.alone, ctx.eps = sizes, alone, eps
+        ctx.statistics = [(means, deviations) for _, means, deviations in parts]
+        return torch.cat([part for part, _, _ in parts])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        inputs, weight, mean, variance = ctx.saved_tensors
+        needed = [*ctx.needs_input_grad[:3]]
+        layers = zip(
+            torch.split(gradient, ctx.sizes),
+            torch.split(inputs, ctx.sizes),
+            weight.unbind(),
+            ctx.statistics,
+            ctx.alone,
+            strict=True,
+        )
+        parts = [
+            torch.ops.aten.native_batch_norm_backward(
+                part,
+                given,
+                scale,
+                mean if own else None,
+                variance if own else None,
+                *statistics,
+                not own,
+                ctx.eps,
+                needed,
+            )
+            for part, given, scale, statistics, own in layers
+        ]
+        images, scales, shifts = zip(*parts, strict=True)
+        return (
+            torch.cat(images) if needed[0] else None,
+            torch.stack(scales) if needed[1] else None,
+            torch.stack(shifts) if needed[2] else None,
+            *(None,) * 5,
+        )

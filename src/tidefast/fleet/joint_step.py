@@ -1,0 +1,430 @@
+"""Steps of several streams at once: one forward and one backward for all, and each stream's own hooks between them."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from tidefast.adapter import Adapter, Turn
+from tidefast.core import optim
+from tidefast.core.finite import all_finite
+from tidefast.core.joint import InseparableError, JointNetwork, StreamNetwork
+from tidefast.core.record import StepRecord
+from tidefast.core.session import Session, cloned
+from tidefast.core.step import Objective, Step, needs_loss_scale
+from tidefast.methods import answering
+from tidefast.methods.base import Method
+from tidefast.resets import verdicts
+from tidefast.resets.base import Reset
+
+_log = logging.getLogger("tidefast")
+_STREAMS = 64
+"""At most so many streams share a pass."""
+_IMAGES = 256
+"""And on a processor about so many images: what a layer makes of more does not stay in its cache."""
+_TOLERANCE = 1e-3
+
+
+class JointCall(NamedTuple):
+    """The part of one stream in a joint call."""
+
+    session: Session
+    images: Tensor
+    adapt: bool
+    """Else it only predicts."""
+
+
+class JointAnswer(NamedTuple):
+    """What came of it."""
+
+    logits: Tensor | Exception
+    """In their place what prevented them."""
+    session: Session
+    """Of the stream from now on."""
+    record: StepRecord | None
+    """None when it was no step."""
+
+
+@dataclass
+class _StreamInStep:
+    """One stream on its way through a joint step."""
+
+    number: int
+    """Its place among the calls."""
+    turn: Turn
+    draft: Session
+    counts: bool
+    """Whether this is an adapting call."""
+    network: StreamNetwork
+    optimizer: torch.optim.Optimizer
+    step: Step = field(init=False)
+    objective: Objective = field(init=False)
+    loss: float | None = None
+    sound: bool = True
+    """If not, it is stepped alone, where whatever is the matter with it is dealt with."""
+
+
+def is_plain(method: type[Method]) -> bool:
+    """Whether a method says that its streams may be stepped together, and has the hooks that this takes."""
+    hooks = (method.forward is Method.forward, method.predict is Method.predict, method.gradient is Method.gradient)
+    return method.together and all(hooks)
+
+
+def shares_passes(adapter: Adapter) -> bool:
+    """Whether the streams of adapters made like this one can be stepped together."""
+    watched = any(type(policy).watching is not Reset.watching for policy in adapter.policies.values())
+    return is_plain(type(adapter.method)) and not watched and adapter.network.model is adapter.network.module
+
+
+class JointStepper:
+    """Steps several streams at once; to be used by one thread at a time.
+
+    make: gives adapters as the streams have them. Two are made: one whose network is for joint passes, and `adapter`,
+    for the streams that have to be stepped alone.
+    """
+
+    def __init__(self, make: Callable[[], Adapter]) -> None:
+        self.adapter, template = make(), make()
+        self._joint = JointNetwork(template.network, _STREAMS)
+        self._optimizers = [
+            optim.made(template.make_optimizer, network.arena.parameter) for network in self._joint.rows
+        ]
+        self._all = optim.made(template.make_optimizer, self._joint.parameter)
+        self._verified = False
+        self.inseparable: str | None = None
+        """Why streams cannot share the network's passes, once that is known."""
+
+    def take(self, calls: Sequence[JointCall]) -> list[JointAnswer]:
+        """What came of each call. No session that was given changes."""
+        try:
+            answers = {} if needs_loss_scale(self.adapter.network.device) else self._together(calls)
+        except InseparableError as reason:
+            self.inseparable = str(reason)
+            answers = {}
+        except Exception as error:  # something that is wrong with one of them, and shows when each is alone
+            _log.debug("streams are stepped one by one, this time: %s", error)
+            answers = {}
+        return [answers.get(number) or self._alone(call) for number, call in enumerate(calls)]
+
+    def _alone(self, call: JointCall) -> JointAnswer:
+        """The call as every adapter takes it."""
+        adapter = self.adapter
+        adapter.enter(call.session)
+        logits: Tensor | Exception
+        try:
+            logits = adapter(call.images) if call.adapt else adapter.predict(call.images)
+        except Exception as error:
+            logits = error
+        record = adapter.last if adapter.step != call.session.step else None
+        return JointAnswer(logits, adapter.leave(), record)
+
+    def _together(self, calls: Sequence[JointCall]) -> dict[int, JointAnswer]:
+        """What came of the calls, by number, that took their course with all others."""
+        self._joint.rest()
+        results: dict[int, JointAnswer] = {}
+        with torch.inference_mode(False), torch.enable_grad():
+            turns = self._turns(calls)
+            for chosen in _portions(turns, self.adapter.network.device):
+                started = time.perf_counter()
+                streams = [self._begun(row, number, turns[number], calls[number]) for row, number in enumerate(chosen)]
+                with torch.no_grad():
+                    torch.stack([stream.draft.values for stream in streams], out=self._values[: len(streams)])
+                    self._joint.gradients[: len(streams)].zero_()
+                answers = self._stepped(streams) if streams[0].turn.adapts else self._answered(streams)
+                share = (time.perf_counter() - started) / len(streams)
+                results |= {number: _timed(answer, share) for number, answer in answers.items()}
+        return results
+
+    @property
+    def _values(self) -> Tensor:
+        return self._joint.parameter.data
+
+    # -- before a pass ----------------------------------------------------------------------------------------
+
+    def _turns(self, calls: Sequence[JointCall]) -> dict[int, Turn]:
+        """What becomes of the images of each call, by its number; those that are not simply sound are left out."""
+        admitted: dict[int, Tensor] = {}
+        for number, call in enumerate(calls):
+            try:
+                admitted[number] = self.adapter.network.admit(call.images)
+            except (TypeError, ValueError):
+                continue
+        by_shape: dict[Any, list[int]] = defaultdict(list)
+        for number, images in admitted.items():
+            by_shape[images.shape[1:], images.dtype].append(number)
+        turns: dict[int, Turn] = {}
+        for numbers in by_shape.values():
+            usable = all_finite(torch.cat([admitted[number] for number in numbers]))
+            for number in numbers:
+                call, images = calls[number], admitted[number]
+                if usable or all_finite(images):
+                    try:
+                        turns[number] = self._turn(images, call)
+                    except ValueError:  # the images of its window have another size
+                        continue
+        return turns
+
+    def _turn(self, images: Tensor, call: JointCall) -> Turn:
+        adapter, session = self.adapter, call.session
+        if call.adapt:
+            return adapter.turn(images, session)
+        return Turn(adapter.company(images, session), len(images), False, session.recent, session.fresh)
+
+    def _begun(self, row: int, number: int, turn: Turn, call: JointCall) -> _StreamInStep:
+        session = call.session
+        draft = dataclasses.replace(
+            session,
+            states={owner: state.copy() for owner, state in session.states.items()},
+            step=session.step + call.adapt,
+        )
+        network, optimizer = self._joint.rows[row], self._optimizers[row]
+        optimizer.state.clear()
+        if session.moments:
+            optimizer.state[network.arena.parameter] = cloned(session.moments)
+        optimizer.param_groups[0].update(cloned(session.group))
+        return _StreamInStep(number, turn, draft, call.adapt, network, optimizer)
+
+    # -- passes -----------------------------------------------------------------------------------------------
+
+    def _pass(self, streams: Sequence[_StreamInStep], images: Tensor) -> list[Tensor]:
+        """The logits of each stream; those with unusable ones are not sound."""
+        sizes = [len(stream.turn.images) for stream in streams]
+        needs_batch = self.adapter.network.statistics.needs_batch
+        alone = [needs_batch and size == 1 for size in sizes]
+        logits = self._joint(images, self._joint.parameter[: len(streams)], sizes, alone)
+        parts = list(torch.split(logits, sizes))
+        if not self._verified:
+            self._verify(streams, parts)
+        finite = all_finite(logits)
+        for stream, part in zip(streams, parts, strict=True):
+            classes = stream.draft.num_classes
+            stream.sound = (finite or all_finite(part)) and classes in (None, part.shape[1])
+        return parts
+
+    @torch.no_grad()
+    def _verify(self, streams: Sequence[_StreamInStep], parts: Sequence[Tensor]) -> None:
+        """Once, whether the network says the same when one stream asks alone: nobody knows what a forward does."""
+        adapter = self.adapter
+        for stream, part in list(zip(streams, parts, strict=True))[-2:]:
+            adapter.enter(stream.draft)
+            own = answering.run(
+                adapter.method, adapter.method.predict, adapter.network, stream.turn.images, stream.draft
+            )
+            adapter.reset()
+            if all_finite(own):
+                if not torch.allclose(own, part, rtol=_TOLERANCE, atol=_TOLERANCE * float(own.abs().max())):
+                    raise InseparableError("the answers to one stream's images depend on those of others")
+                self._verified = True
+
+    @torch.no_grad()
+    def _answered(self, streams: Sequence[_StreamInStep]) -> dict[int, JointAnswer]:
+        """Answer without a step: images that wait for their window, and those of streams that only predict."""
+        images = torch.cat([stream.turn.images for stream in streams])
+        method, adapter, answers = self.adapter.method, self.adapter, {}
+        for stream, logits in _sound(streams, self._pass(streams, images)):
+            turn, draft = stream.turn, stream.draft
+            reference = answering.unadapted(stream.network, turn.images, turn.answers)
+            own = answering.usable(method.output(logits)[-turn.answers :])
+            own = adapter.answered(own, reference, draft, counts=stream.counts)
+            draft.recent, draft.fresh = turn.recent, turn.fresh
+            answers[stream.number] = JointAnswer(own, draft, adapter.waiting(draft) if stream.counts else None)
+        return answers
+
+    def _stepped(self, streams: Sequence[_StreamInStep]) -> dict[int, JointAnswer]:
+        """The step of `Adapter`, each part of it for all streams before the next."""
+        arena_size = len(self.adapter.network.arena)
+        images = torch.cat([stream.turn.images for stream in streams])
+        with torch.set_grad_enabled(arena_size > 0):
+            parts = self._pass(streams, images)
+        for stream, logits in _sound(streams, parts):
+            with _setting_aside(stream):
+                self._lose(stream, logits)
+        self._backward(streams)
+        for stream in _sound_alone(streams):
+            with _setting_aside(stream):
+                self._adjust(stream)
+        self._update(streams)
+        self._ask_source(streams, images)
+        answers = {}
+        for stream in _sound_alone(streams):
+            with _setting_aside(stream):
+                answers[stream.number] = self._judged(stream)
+        return answers
+
+    def _lose(self, stream: _StreamInStep, logits: Tensor) -> None:
+        """The stream's own loss."""
+        adapter, draft, network = self.adapter, stream.draft, stream.network
+        states = adapter.states_of(draft, logits)
+        stream.step = step = Step(
+            number=draft.step,
+            images=stream.turn.images,
+            logits=logits,
+            network=network,
+            constants=adapter.constants,
+            seed=draft.seed,
+            optimizer=stream.optimizer,
+            predict=lambda others: answering.run(adapter.method, adapter.method.predict, network, others, draft),
+        )
+        for name, policy in adapter.policies.items():
+            policy.begin(step, states[name], None)
+        stream.objective = step.objective = adapter.method.loss(step, states["method"])
+
+    def _backward(self, streams: Sequence[_StreamInStep]) -> None:
+        """One backward of all losses; a stream whose loss or gradient is unusable is not sound."""
+        own = [(stream, stream.objective.loss) for stream in _sound_alone(streams)]
+        losses = [(stream, loss) for stream, loss in own if loss is not None]
+        if not losses:
+            return
+        torch.autograd.backward([loss for _, loss in losses])
+        numbers = torch.stack([loss.detach() for _, loss in losses]).tolist()
+        method = self.adapter.method
+        for (stream, _), number in zip(losses, numbers, strict=True):
+            stream.loss, stream.sound = number, math.isfinite(number)
+            if stream.sound:
+                with _setting_aside(stream):
+                    method.regularize(stream.step, stream.draft.states["method"])
+        if not all_finite(self._joint.gradients[: len(streams)]):
+            for stream in _sound_alone(streams):
+                stream.sound = all_finite(stream.network.arena.gradients)
+
+    def _adjust(self, stream: _StreamInStep) -> None:
+        step, objective, states = stream.step, stream.objective, stream.draft.states
+        if objective.answer is not None and not all_finite(objective.answer):
+            stream.sound = False
+            return
+        states["method"].update(objective.updates)
+        for name, policy in self.adapter.policies.items():
+            policy.adjust_gradient(step, states[name])
+
+    def _update(self, streams: Sequence[_StreamInStep]) -> None:
+        """One step of the optimisers of all streams that take one."""
+        if not len(self.adapter.network.arena):
+            return
+        moving = [stream for stream in _sound_alone(streams) if stream.objective.step]
+        step_all([stream.optimizer for stream in moving], self._all)
+        for stream in moving:
+            with _setting_aside(stream):
+                self.adapter.method.after_step(stream.step, stream.draft.states["method"])
+        if not all_finite(self._values[: len(streams)]):
+            for stream in moving:
+                stream.sound = stream.sound and stream.network.arena.is_finite()
+
+    @torch.no_grad()
+    def _ask_source(self, streams: Sequence[_StreamInStep], images: Tensor) -> None:
+        """The source model's answers, where a policy will ask for them, in one pass."""
+        network, sizes = self._joint.network, [len(stream.turn.images) for stream in streams]
+        source = network.arena.source.expand(len(streams), -1)
+        for asked in {policy.compares_with for policy in self.adapter.policies.values()} - {None}:
+            if asked == "running":
+                with network.statistics.of_source():
+                    logits = self._joint(images, source, sizes)
+            else:
+                logits = self._joint(images, source, sizes)
+            for stream, part in _sound(streams, torch.split(logits, sizes)):
+                stream.step.know_source_logits(part, running_statistics=asked == "running")
+
+    def _judged(self, stream: _StreamInStep) -> JointAnswer:
+        """The answer, and what the policies make of the step."""
+        adapter, step, turn, draft = self.adapter, stream.step, stream.turn, stream.draft
+
+        def unadapted(*, running_statistics: bool = False) -> Tensor:
+            return answering.usable(step.source_logits(running_statistics=running_statistics)[-turn.answers :])
+
+        logits = adapter.method.output(step.answer)[-turn.answers :]
+        logits = adapter.answered(logits, unadapted, draft, counts=True)
+        verdict = verdicts.ask(adapter.policies, step, draft.states, adapter.measures)
+        verdicts.carry_out(verdict, stream.network.arena, draft.states, stream.optimizer)
+        record = StepRecord(
+            step=draft.step,
+            loss=stream.loss,
+            selected=stream.objective.selected,
+            reset_fraction=verdict.fraction,
+            measurements=verdict.measurements,
+        )
+        arena, optimizer = stream.network.arena, stream.optimizer
+        draft.values, draft.moments = arena.values.clone(), dict(optimizer.state.get(arena.parameter, {}))
+        draft.group = {key: value for key, value in optimizer.param_groups[0].items() if key != "params"}
+        draft.recent, draft.fresh, draft.nonfinite = turn.recent, turn.fresh, 0
+        return JointAnswer(logits, draft, record)
+
+
+def step_all(optimizers: Sequence[torch.optim.Optimizer], whole: torch.optim.Optimizer) -> None:
+    """A step of each of some optimisers over one parameter, in one call where torch can; `whole` is another of them."""
+    if not type(whole).__module__.startswith("torch.optim.") or "foreach" not in whole.defaults:
+        for optimizer in optimizers:
+            optimizer.step()
+        return
+    whole.param_groups, whole.state = [], defaultdict(dict)
+    for optimizer in optimizers:
+        group = {**optimizer.param_groups[0], "foreach": True}
+        same = next((g for g in whole.param_groups if all(g[k] == v for k, v in group.items() if k != "params")), None)
+        if same is None:
+            whole.param_groups.append({**group, "params": [*group["params"]]})
+        else:
+            same["params"] += group["params"]
+        whole.state.update(optimizer.state)
+    whole.step()
+    for optimizer in optimizers:
+        (parameter,) = optimizer.param_groups[0]["params"]
+        optimizer.state[parameter] = whole.state[parameter]
+
+
+class _setting_aside:  # noqa: N801 (a context manager reads like a function)
+    """What goes wrong inside is that one stream's affair, which is then stepped alone."""
+
+    def __init__(self, stream: _StreamInStep) -> None:
+        self._course = stream
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> bool:
+        if kind is None or not issubclass(kind, Exception) or issubclass(kind, InseparableError):
+            return False
+        self._course.sound = False
+        return True
+
+
+def _sound(streams: Sequence[_StreamInStep], parts: Sequence[Tensor]) -> Iterator[tuple[_StreamInStep, Tensor]]:
+    return ((stream, part) for stream, part in zip(streams, parts, strict=True) if stream.sound)
+
+
+def _sound_alone(streams: Sequence[_StreamInStep]) -> list[_StreamInStep]:
+    return [stream for stream in streams if stream.sound]
+
+
+def _portions(turns: dict[int, Turn], device: torch.device) -> Iterator[list[int]]:
+    """Numbers of calls that share a pass: all of them step or none, and their images have one shape."""
+    most = _IMAGES if device.type == "cpu" else 1 << 30
+    kinds: dict[Any, list[int]] = defaultdict(list)
+    for number, turn in turns.items():
+        kinds[turn.adapts, turn.images.shape[1:], turn.images.dtype].append(number)
+    for numbers in kinds.values():
+        portion: list[int] = []
+        images = 0
+        for number in numbers:
+            size = len(turns[number].images)
+            if portion and (len(portion) == _STREAMS or images + size > most):
+                yield portion
+                portion, images = [], 0
+            portion.append(number)
+            images += size
+        yield portion
+
+
+def _timed(answer: JointAnswer, seconds: float) -> JointAnswer:
+    """The same, with what it took; the share of each stream in the time of a pass is the same."""
+    if answer.record is None:
+        return answer
+    record = dataclasses.replace(answer.record, seconds=seconds)
+    answer.session.last = record
+    return answer._replace(record=record)
