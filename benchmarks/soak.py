@@ -56,7 +56,7 @@ from serving import (
 from tidefast.fleet.manifest import file_name
 from tidefast.streams import as_tensor
 
-KEPT = 120
+KEPT = 400
 """States of a stream that are remembered: as far back as any snapshot that is still there."""
 FEW = 3
 """Images of a request, of streams that never send more."""
@@ -137,10 +137,14 @@ class Client:
         self.adapter.save(state.file, durable=False)
         self.kept.append(state)
         self._holds = state
-        for old in self.kept[1:-KEPT]:  # the first is the source model
-            old.file.unlink()
-            self.kept.remove(old)
         return state
+
+    def _forget_old(self) -> None:
+        """All but the source model, the latest states, and those that it may be in."""
+        lasting = {id(state) for state in (self.kept[0], *self.kept[-KEPT:], *self.possible)}
+        for state in [state for state in self.kept if id(state) not in lasting]:
+            state.file.unlink()
+            self.kept.remove(state)
 
     def _hold(self, state: Kept) -> None:
         if self._holds is not state:
@@ -172,6 +176,7 @@ class Client:
             at = sorted(state.step for state in self.possible)
             raise WrongError(f"{self.name}: step {step.number} is none of {tried} tried, the stream was at {at}")
         self.possible = fit
+        self._forget_old()
 
     def came_back(self, step: int | None) -> None:
         """The service has started again and says where the stream is; None: it does not know it."""
@@ -194,6 +199,7 @@ class Client:
         self.possible, self.begun, self.damaged = self.known(step), True, False
         if not self.possible:
             raise WrongError(f"{self.name} is at step {step} after a restart, where it never was")
+        self._forget_old()
 
     def _advance(self, state: Kept, levels: Levels) -> Kept:
         self._hold(state)

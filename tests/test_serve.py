@@ -997,3 +997,35 @@ def test_labels_are_refused_where_they_are_of_no_use(client):
     answer = client.post("/v1/streams/deaf/feedback", content=npy(LEVELS[1]), headers=NPY, params={"label": [1] * 8})
     assert (answer.status_code, answer.json()["reason"]) == (422, "unfit")
     assert "guard:alpha=0.05" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("what", ["reset", "freeze", "unfreeze", "feedback?label=1"])
+def test_what_is_done_to_a_stream_that_is_dropped_before_its_turn_does_not_bring_it_back(tmp_path, monkeypatch, what):
+    with running(tmp_path, reset="guard:alpha=0.05", max_wait=0.0) as client:
+        send(client, "x", LEVELS[0])
+        client.delete("/v1/streams/x")
+        monkeypatch.setattr(client.service, "_require", lambda name: None)  # it was there when the request came
+        body = npy(LEVELS[1][:1]) if "label" in what else b""
+        answer = client.post(f"/v1/streams/x/{what}", content=body, headers=NPY if body else {})
+        assert (answer.status_code, answer.json()["reason"]) == (404, "unknown")
+        assert list(client.service.fleet) == []
+
+
+def test_labels_are_bounded_in_time_and_keep_nobody_else_waiting(tmp_path, monkeypatch):
+    with running(tmp_path, reset="guard:alpha=0.05", max_wait=0.0, timeout=0.5) as client:
+        send(client, "x", LEVELS[0])
+        go_on = threading.Event()
+        monkeypatch.setattr(tidefast.Adapter, "feedback", lambda *_: go_on.wait(30))
+
+        def told(_: int) -> int:
+            address = f"{client.base_url}/v1/streams/x/feedback"
+            return httpx.post(
+                address, content=npy(LEVELS[1]), headers=NPY, params={"label": [1] * 8}, timeout=30
+            ).status_code
+
+        with ThreadPoolExecutor(8) as pool:
+            asked = [pool.submit(told, number) for number in range(8)]
+            time.sleep(0.1)
+            assert client.get("/v1/streams", timeout=10).status_code == 200
+            assert [each.result() for each in asked] == [504] * 8
+        go_on.set()

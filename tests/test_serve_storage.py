@@ -121,6 +121,59 @@ def test_a_stream_that_loses_steps_says_how_many(tmp_path, how):
         assert client.get("/v1/alarms").json() == []
 
 
+def begun_again(client) -> None:
+    """The stream x at its step 2; the newest snapshot has one of its name that was dropped at step 5."""
+    for number in range(5):
+        send(client, "x", LEVELS[number])
+    assert client.post("/v1/snapshots").status_code == 201
+    assert client.delete("/v1/streams/x").status_code == 204
+    for number in range(2):
+        send(client, "x", LEVELS[number])
+
+
+def test_a_stream_that_is_lost_does_not_go_on_as_one_of_its_name_that_was_dropped(tmp_path):
+    with running(tmp_path, max_wait=0.0, resident=1) as client:
+        begun_again(client)
+        send(client, "y", LEVELS[0])
+        shutil.rmtree(tmp_path / "idle")
+        said = send(client, "x", LEVELS[2])
+        assert (said["step"], said["lost"]) == (1, 2)
+        assert [alarm["value"] for alarm in client.get("/v1/alarms").json()] == [2]
+
+
+def test_nor_does_one_that_is_damaged_in_the_newest_snapshot(tmp_path):
+    with running(tmp_path, max_wait=0.0) as client:
+        begun_again(client)
+    (tmp_path / "snapshots" / "000002" / file_name("x")).write_bytes(b"rubbish")
+    with running(tmp_path, max_wait=0.0) as client:
+        assert client.get("/v1/streams/x").json()["step"] == 0
+        assert [alarm["value"] for alarm in client.get("/v1/alarms").json()] == [2]
+
+
+def test_a_stream_lost_after_a_reset_goes_on_from_before_it_and_says_so(tmp_path):
+    with running(tmp_path, max_wait=0.0, resident=1) as client:
+        idle_after(client, snapshot_at=3, steps=3)
+        client.post("/v1/streams/x/reset")
+        for number in range(2):
+            send(client, "x", LEVELS[number])
+        send(client, "y", LEVELS[0])
+        shutil.rmtree(tmp_path / "idle")
+        said = send(client, "x", LEVELS[2])
+        assert (said["step"], said["lost"]) == (4, 2)
+        assert [alarm["value"] for alarm in client.get("/v1/alarms").json()] == [2]
+        send(client, "x", LEVELS[3])
+        assert client.get("/v1/alarms").json() == []
+
+
+def test_steps_that_were_lost_before_an_answer_are_told_in_the_next(tmp_path):
+    with running(tmp_path, max_wait=0.0, resident=1, reset="guard:alpha=0.05") as client:
+        idle_after(client, snapshot_at=1, steps=3)
+        shutil.rmtree(tmp_path / "idle")
+        send(client, "x", LEVELS[3], "feedback", label=[1] * 8)
+        assert send(client, "x", LEVELS[3])["lost"] == 2
+        assert "lost" not in send(client, "x", LEVELS[4])
+
+
 def test_a_file_that_is_gone_does_not_stop_the_snapshots_of_the_others(tmp_path):
     with running(tmp_path, max_wait=0.0, resident=1) as client:
         idle_after(client, snapshot_at=1, steps=3)
@@ -128,7 +181,8 @@ def test_a_file_that_is_gone_does_not_stop_the_snapshots_of_the_others(tmp_path)
         assert client.post("/v1/snapshots").status_code == 201
         assert client.get("/v1/streams/x").json()["step"] == 1
         assert [alarm["value"] for alarm in client.get("/v1/alarms").json()] == [2]
-        assert send(client, "x", LEVELS[3])["step"] == 2
+        said = send(client, "x", LEVELS[3])
+        assert (said["step"], said["lost"]) == (2, 2)
         assert send(client, "y", LEVELS[3])["step"] == 2
 
 

@@ -177,6 +177,24 @@ def test_a_learning_rate_that_was_changed_on_the_way_is_no_other_setting(tmp_pat
     assert second.optimizer.param_groups[0]["lr"] == 0.01
 
 
+def test_a_rate_that_the_guard_lowered_stays_lowered_with_another_that_is_given(tmp_path):
+    def guarded(lr: float) -> tidefast.Adapter:
+        policy = tidefast.resets.Guard(quiet=2, belief=0.0)
+        return tidefast.adapt(network(), "tent", reset=policy, optimizer=f"sgd:lr={lr}")
+
+    first, second = guarded(0.1), guarded(0.2)
+    first(images(16))
+    first._session.states["reset"]["rate"] = 0.01
+    first.optimizer.param_groups[0]["lr"] *= 0.01
+    first.save(tmp_path / "state")
+    second.load(tmp_path / "state", settings="own")
+    assert second.optimizer.param_groups[0]["lr"] == pytest.approx(0.002)
+    for _ in range(60):
+        second(images(16))
+    assert second.state["reset"]["rate"] == 1.0
+    assert second.optimizer.param_groups[0]["lr"] == pytest.approx(0.2)
+
+
 def fleet(lr: float, **options) -> tidefast.Fleet:
     return tidefast.Fleet(network(), "roid", optimizer=f"sgd:lr={lr}", **options)
 

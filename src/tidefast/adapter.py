@@ -234,6 +234,8 @@ class Adapter(Holder):
             )
         with torch.inference_mode(False), torch.no_grad():
             images = self.network.admit(images)
+            if not all_finite(images):
+                raise ValueError("images that labels are for must be finite numbers")
             draft = self._begin()
             draft.step -= 1  # it is no step
             try:

@@ -176,6 +176,8 @@ def _foreign(path: object, what: str, stored: Any, ours: Any) -> str:
     """Which part of a snapshot belongs to something else."""
     if what == "network":
         return f"{path} belongs to another network (or to other weights of this one)"
+    if what == "constants":
+        return f"{path} was saved with other source images (or canaries), or with none where some are given here"
     if isinstance(stored, dict) and isinstance(ours, dict) and stored.get("name") == ours["name"]:
         theirs = stored.get("hyperparameters", {})
         differing = [

@@ -129,8 +129,8 @@ class Holder(ABC):
 
         settings: where the file was saved with another learning rate (or other settings of the optimiser), or another
         seed than was given here, "same" refuses it, "saved" goes on as it was, "own" with what was given here; the log
-        says which. A seed that was not given is always the file's. Returns whether anything goes on with another
-        setting than it was saved with.
+        says which. A learning rate that a policy lowered on the way stays lowered in proportion. A seed that was not
+        given is always the file's. Returns whether anything goes on with another setting than it was saved with.
         """
         require_choice("settings", settings, ("same", "saved", "own"))
         session = self._read(path)
@@ -146,8 +146,11 @@ class Holder(ABC):
                 )
             _log.warning("%s was saved with %s: it goes on with its %s", path, what, settings)
             if settings == "own":
+                changed = _proportion(session.group, session.began)
                 session.seed, session.began = seed, cloned(self._initial_group)
                 session.group |= {name: session.began[name] for name in differing if name != "seed"}
+                if "lr" in differing:
+                    session.group["lr"] = session.began["lr"] * changed
         self.enter(session)
         return bool(differing) and settings == "own"
 
@@ -262,3 +265,8 @@ class Holder(ABC):
 
     def _group(self) -> dict[str, Any]:
         return {key: value for key, value in self.optimizer.param_groups[0].items() if key != "params"}
+
+
+def _proportion(group: Mapping[str, Any], began: Mapping[str, Any]) -> float:
+    """The learning rate in use over the one at the beginning: less than 1 where a policy lowered it."""
+    return float(group["lr"] / began["lr"]) if began.get("lr") else 1.0

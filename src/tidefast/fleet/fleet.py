@@ -136,7 +136,7 @@ class Fleet:
             entry, created = self._claim(name, begin=False)
             try:
                 if created:
-                    raise KeyError(f"there is no stream {name!r}")
+                    raise _unknown(name)
                 if entry.file is not None:  # now, while nobody can begin the stream anew and write the same file
                     entry.file.unlink(missing_ok=True)
                 with self._lock:
@@ -149,9 +149,11 @@ class Fleet:
     def freeze(self, name: str, frozen: bool = True) -> None:
         """From now on the stream answers without adapting (or adapts again); a step under way is finished first."""
         with self._gate.passing():
-            entry, created = self._claim(checked_name(name), begin=True)
+            entry, created = self._claim(checked_name(name), begin=False)
             try:
-                if created or entry.frozen != frozen:
+                if created:
+                    raise _unknown(name)
+                if entry.frozen != frozen:
                     entry.frozen = frozen
                     self._mark(entry)
             finally:
@@ -166,7 +168,7 @@ class Fleet:
         """What is known of a stream, without waiting for a step that it may be taking."""
         entry = self._entries.get(name)
         if entry is None:
-            raise KeyError(f"there is no stream {name!r}")
+            raise _unknown(name)
         step, last = entry.seen
         if entry.session is not None or entry.lock.locked():
             where = "memory"
@@ -352,15 +354,20 @@ class Fleet:
             entry.lock.release()  # it was dropped while we waited: look again
 
     @contextlib.contextmanager
-    def _lent(self, name: str, *, begin: bool, blank: bool = False) -> Iterator[tuple[StreamEntry, Adapter]]:
+    def _lent(
+        self, name: str, *, begin: bool, known: bool = False, blank: bool = False
+    ) -> Iterator[tuple[StreamEntry, Adapter]]:
         """An adapter with the stream in it, for one caller at a time; with `begin` a new stream is kept.
 
+        With `known` a stream that has not begun, or was dropped by the time it would be lent, is a KeyError.
         With `blank` the adapter is as new, and what is in it at the end takes the place of the stream's state, which
         need not be readable; after an exception the stream is as before.
         """
         with self._gate.passing():
             entry, created = self._claim(name, begin=begin)
             try:
+                if known and created:
+                    raise _unknown(name)
                 with self._pool.lent() as adapter:
                     if not blank:
                         self._bring(entry, adapter)
@@ -468,21 +475,31 @@ class Fleet:
         folder: str | os.PathLike[str],
         *older: str | os.PathLike[str],
         on_damage: Callable[[str, str], None] | None = None,
+        same: Callable[[str, Path], bool] = lambda name, folder: True,
         settings: Resumption = "same",
     ) -> list[str]:
         """Go on from a snapshot: its streams take the place of all that are here. Returns their names.
 
         Every file is read and checked first; after an error nothing has changed. With `on_damage`, a stream whose file
         is damaged goes on from the first of the `older` snapshots that has it whole, or else begins anew; `on_damage`
-        is called with its name and what was wrong. A snapshot of another model, method or policy is always an error,
-        and `settings` says what becomes of one with another learning rate or seed, as in `Adapter.load`.
+        is called with its name and what was wrong, and `same` says whether what has its name in an older one is the
+        same stream, and not one that was dropped since. A snapshot of another model, method or policy is always an
+        error, and `settings` says what becomes of one with another learning rate or seed, as in `Adapter.load`.
         """
         require_choice("settings", settings, ("same", "saved", "own"))
         folders = [Path(folder), *map(Path, older)]
         shelf = self._new_shelf()
         try:
             entries = {
-                name: snapshots.revived(name, about, folders, shelf, self._scribe, on_damage, settings)
+                name: snapshots.revived(
+                    name,
+                    about,
+                    [folders[0], *(folder for folder in folders[1:] if same(name, folder))],
+                    shelf,
+                    self._scribe,
+                    on_damage,
+                    settings,
+                )
                 for name, about in read_manifest(folders[0]).items()
             }
         except BaseException:
@@ -495,12 +512,19 @@ class Fleet:
         shutil.rmtree(former, ignore_errors=True)
         return sorted(entries)
 
-    def rollback(self, name: str, folder: str | os.PathLike[str]) -> None:
-        """Take one stream back to what it was in a snapshot; the others, and whether it is frozen, stay as they are."""
+    def rollback(self, name: str, folder: str | os.PathLike[str], *, begin: bool = True) -> None:
+        """Take one stream back to what it was in a snapshot; the others, and whether it is frozen, stay as they are.
+
+        begin: whether one that is not there any more begins again; else it is a KeyError.
+        """
         about = read_manifest(Path(folder)).get(name)
         if about is None:
             raise KeyError(f"the snapshot {Path(folder).name} has no stream {name!r}")
-        with self._lent(name, begin=True, blank=True) as (entry, adapter):
+        with self._lent(name, begin=begin, known=not begin, blank=True) as (entry, adapter):
             if about["file"] is not None:
                 adapter.load(Path(folder) / about["file"], settings=self._settings)
             self._mark(entry)
+
+
+def _unknown(name: str) -> KeyError:
+    return KeyError(f"there is no stream {name!r}")

@@ -40,8 +40,8 @@ class Member(Adapter):
         return self.fleet.take(self.name, images, adapt=False).logits
 
     def feedback(self, images: Tensor, labels: Tensor | Sequence[int]) -> Feedback:
-        """As `Adapter.feedback`."""
-        with self.fleet._lent(self.name, begin=True) as (entry, adapter):
+        """As `Adapter.feedback`; a KeyError where the stream has not begun."""
+        with self.fleet._lent(self.name, begin=False, known=True) as (entry, adapter):
             self.fleet._mark(entry)
             return adapter.feedback(images, labels)
 
@@ -51,8 +51,11 @@ class Member(Adapter):
             return adapter.bake(images)
 
     def reset(self) -> None:
-        """Back to the source model, bit for bit, as if nothing had been seen; a frozen stream stays frozen."""
-        with self.fleet._lent(self.name, begin=True, blank=True) as (entry, _):
+        """Back to the source model, bit for bit, as if nothing had been seen; a frozen stream stays frozen.
+
+        A KeyError where the stream has not begun.
+        """
+        with self.fleet._lent(self.name, begin=False, known=True, blank=True) as (entry, _):
             self.fleet._mark(entry)
 
     def save(self, path: str | os.PathLike[str], *, durable: bool = True) -> None:

@@ -51,7 +51,7 @@ def _add_images(app: FastAPI, service: StreamService) -> None:
         "/v1/streams/{name}/feedback",
         summary="Labels for some images",
         response_model=FeedbackState,
-        responses=responses(404, 408, 413, 415),
+        responses=responses(404, 408, 413, 415, 504),
         tags=["images"],
         openapi_extra={**BODY, **SECURITY},
     )

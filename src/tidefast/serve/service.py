@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import logging
 import threading
 import time
@@ -76,6 +77,7 @@ class Service:
         self._recovering = threading.Lock()
         self._unreadable: set[str] = set()  # idle streams that could not be read when they were last asked for
         self._frozen_by: dict[str, str] = {}  # streams that an alarm froze, and its kind
+        self._untold: dict[str, int] = {}  # steps that streams lost and no answer has told yet
         self._room = threading.Lock()
         self._beginning: set[str] = set()  # streams that have a place, and have not begun yet
         self.snapshots = Snapshots(Path(settings.state), settings.keep, self._damaged)
@@ -159,6 +161,7 @@ class Service:
         )
         self._decoders = started_pool(2, "tidefast-decode")
         self._hands = started_pool(4, "tidefast-hand")
+        self._labelling = started_pool(1, "tidefast-labels")
         self._periodic = asyncio.create_task(self._snapshot_now_and_then())
         self.ready = True
 
@@ -172,6 +175,7 @@ class Service:
         with contextlib.suppress(OSError):
             await self._by_hand(self._take_snapshot)
         self._decoders.shutdown()
+        self._labelling.shutdown()
         self._hands.shutdown()
         self.snapshots.close()
 
@@ -292,16 +296,15 @@ class Service:
 
     def _taken(self, name: str, batch: Tensor, adapt: bool) -> tuple[Taken, int]:
         """What came of a batch, and how many steps the stream had lost before it."""
-        lost = 0
         pauses = list(_PAUSES)
         while True:
             try:
                 taken = self.fleet.take(name, batch, adapt=adapt)
                 self._unreadable.discard(name)
-                return taken, lost
+                return taken, self._untold.pop(name, 0)
             except LostStreamError:
                 try:
-                    lost += self._recover(name)
+                    self._recover(name)
                 except UnreadableStreamError as error:
                     raise self._not_now(name, error) from error
             except UnreadableStreamError as error:  # what was in the way may be gone in a moment
@@ -327,20 +330,24 @@ class Service:
             "storage", "the state of this stream cannot be read now, it stays as it is: try again later"
         )
 
-    def _recover(self, name: str) -> int:
-        """Take a stream whose file is damaged or gone back to a snapshot; how many steps that costs."""
+    def _recover(self, name: str) -> None:
+        """Take a stream whose file is damaged or gone back to a snapshot; its next answer tells what that cost."""
         with self._recovering:
             try:
                 self.fleet.wake(name)  # once more: another thread may have recovered it, or the disk misread
-                return 0
+                return
             except LostStreamError as error:
                 self._damaged(name, str(error))
             had = self.fleet[name].step
-            self.snapshots.recover(self.fleet, name)
+            try:
+                self.snapshots.recover(self.fleet, name)
+            except KeyError:  # it was dropped meanwhile
+                return
+            if self.canaries is not None:
+                self.canaries.forget(name)
             has = self.fleet[name].step
-            if has < had:
-                self.watch.lost(name, had, has)
-            return had - has
+            if has != had:
+                self._untold[name] = self._untold.get(name, 0) + self.watch.lost(name, had, has)
 
     @contextlib.contextmanager
     def _place_for(self, name: str) -> Iterator[None]:
@@ -415,7 +422,7 @@ class Service:
     async def freeze(self, name: str, frozen: bool) -> None:
         """From now on the stream answers without adapting, or adapts again."""
         self._require(name)
-        await self._by_hand(self.fleet.freeze, name, frozen)
+        await self._by_hand(self._here, name, functools.partial(self.fleet.freeze, name, frozen))
         if not frozen:
             self._frozen_by.pop(name, None)
         self.watch.event(name, "freeze" if frozen else "unfreeze")
@@ -426,9 +433,10 @@ class Service:
         if name is None or not alarm.active or alarm.kind not in self.settings.freeze_on_alarm:
             return
         if name in self.fleet and not self.fleet.is_frozen(name):
-            self.fleet.freeze(name)
-            self._frozen_by[name] = alarm.kind
-            self.watch.event(name, "alarm_freeze")
+            with contextlib.suppress(KeyError):  # it was dropped just now
+                self.fleet.freeze(name)
+                self._frozen_by[name] = alarm.kind
+                self.watch.event(name, "alarm_freeze")
 
     async def require_labels_wanted(self, name: str) -> None:
         """A RefusedError where labels for a stream are of no use."""
@@ -459,12 +467,17 @@ class Service:
             except ValueError as error:
                 raise RefusedError("unfit", str(error)) from error
 
-        return await self._by_hand(work)
+        loop, timeout = asyncio.get_running_loop(), self.settings.timeout
+        try:
+            async with asyncio.timeout(timeout):
+                return await loop.run_in_executor(self._labelling, self._here, name, work)
+        except TimeoutError:
+            raise RefusedError("timeout", f"there was no answer within {timeout:g} s: send slower") from None
 
     async def reset(self, name: str) -> None:
         """Back to the source model."""
         self._require(name)
-        await self._by_hand(self.fleet[name].reset)
+        await self._by_hand(self._here, name, self.fleet[name].reset)
         self._unreadable.discard(name)
         self._went_back(name, "reset")
 
@@ -495,6 +508,7 @@ class Service:
         self._went_back(name, "rollback")
 
     def _went_back(self, name: str, how: str) -> None:
+        self._untold.pop(name, None)
         if self.canaries is not None:
             self.canaries.forget(name)
         self.watch.event(name, how)
@@ -514,9 +528,17 @@ class Service:
         await self._by_hand(work)
         self._unreadable.discard(name)
         self._frozen_by.pop(name, None)
+        self._untold.pop(name, None)
         if self.canaries is not None:
             self.canaries.forget(name)
         self.watch.forget(name)
+
+    def _here(self, name: str, work: Callable[[], T]) -> T:
+        """Do something to a stream, which may be dropped before its turn comes."""
+        try:
+            return work()
+        except KeyError:
+            raise _no_stream(name) from None
 
     def _require(self, name: str) -> None:
         if name not in self.fleet:

@@ -182,12 +182,17 @@ class Snapshots:
                 self._on_damage(f"snapshot {number:06d}", str(error))
                 continue
             older = map(self.path, numbers[i + 1 :])
-            fleet.restore(self.path(number), *older, on_damage=self._on_damage, settings=settings)
+            fleet.restore(
+                self.path(number),
+                *older,
+                on_damage=self._on_damage,
+                same=lambda name, folder: self._has(name, int(folder.name)),
+                settings=settings,
+            )
             used, had = number, {name: int(about["step"]) for name, about in manifest.items()}
             break
-        for name, last in self.journal.dropped.items():
-            if name in fleet and used <= last:
-                fleet.drop(name)
+        for name in [name for name in fleet if not self._has(name, used)]:
+            fleet.drop(name)
         for name in self.journal.names - set(fleet):
             fleet.begin(name)
         self.journal.names |= set(fleet)
@@ -197,6 +202,10 @@ class Snapshots:
             _log.warning("the journal cannot be written, it stays as it is: %s", error)
         self._changes = fleet.changes
         return had
+
+    def _has(self, name: str, number: int) -> bool:
+        """Whether a stream that is in a snapshot was not dropped since; one of its name may have begun again."""
+        return number > self.journal.dropped.get(name, -1)
 
     def take(self, fleet: Fleet, *, always: bool = False) -> tuple[int, int] | None:
         """Take a snapshot if anything has changed since the last: its number and how many streams it holds."""
@@ -248,15 +257,16 @@ class Snapshots:
     def recover(self, fleet: Fleet, name: str) -> None:
         """Take a stream that is lost back to the newest snapshot that has it whole, or to its start.
 
-        An UnreadableStreamError when there may be a newer one that only cannot be read now.
+        An UnreadableStreamError when there may be a newer one that only cannot be read now; a KeyError when it was
+        dropped meanwhile.
         """
         problem = self._hold.problem()
         if problem is not None and not self._hold.removed():
             raise UnreadableStreamError(f"stream {name!r} cannot be read: {problem}")
         try:
-            for number in self.numbers()[::-1]:
+            for number in [number for number in self.numbers()[::-1] if self._has(name, number)]:
                 try:
-                    fleet.rollback(name, self.path(number))
+                    fleet.rollback(name, self.path(number), begin=False)
                 except (SnapshotError, KeyError, FileNotFoundError) as error:
                     _log.warning("stream %r cannot be taken from snapshot %06d: %s", name, number, error)
                     continue

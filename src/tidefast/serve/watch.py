@@ -136,10 +136,14 @@ class Watch:
         )
         self._tell(changed)
 
-    def lost(self, name: str | None, had: int, has: int) -> None:
-        """A stream was at step `had`, and goes on from step `has`; without a name, all of them lost some steps."""
+    def lost(self, name: str | None, had: int, has: int) -> int:
+        """A stream was at step `had`, and goes on from step `has`; without a name, all of them lost some steps.
+
+        How many it lost: all that it had where it was reset, or rolled back, after it was at step `has`.
+        """
+        steps = had - has if has <= had else had
         with self._lock:
-            self._metrics.lost += had - has
+            self._metrics.lost += steps
             changed = self._found(name)
             if name is None:
                 message = (
@@ -147,13 +151,14 @@ class Watch:
                     "Check the disk; this ends when the damaged snapshot is gone from the state folder."
                 )
             else:
-                self._had[name] = had
+                self._had[name] = has + steps
                 message = (
                     f"its file was damaged or gone: it was at step {had} and went on from step {has}, the newest that "
-                    f"could be found. Check the disk. This ends at step {had}, or with a reset or a rollback."
+                    f"could be found. Check the disk. This ends at step {has + steps}, or with a reset or a rollback."
                 )
-            changed.append(self._raise((name, "lost"), Alarm(name, "lost", self._wall(), message, had - has, 0)))
+            changed.append(self._raise((name, "lost"), Alarm(name, "lost", self._wall(), message, steps, 0)))
         self._tell(changed)
+        return steps
 
     def found(self, name: str | None) -> None:
         """What was lost is made up for."""
