@@ -4,7 +4,7 @@ python benchmarks/soak.py --minutes 120                      # one life: look at
 python benchmarks/soak.py --minutes 120 --end-every 90       # kill -9, or SIGTERM, every minute and a half or so
 python benchmarks/soak.py --minutes 1 --end-every 10 --fault skip   # does it notice? a service of benchmarks/faulty.py
 
-Streams get single images and batches, a third of them never more than are gathered, from one connection or two at
+Streams get single images and batches, most of them so small that they are gathered, from one connection or two at
 once; they are frozen, rolled back, reset, dropped and begun again, go to disk and come back, and have their idle files
 removed or a bit of them flipped.
 Between them come bad requests, clients that vanish, snapshots, and a stopped process. Each answer is compared, bit for
@@ -34,7 +34,7 @@ from urllib.parse import quote
 import numpy as np
 import torch
 from faulty import FAULTS
-from load import BAD, LARGEST, MAX_BODY
+from load import BAD, MAX_BODY
 from PIL import Image
 from serving import (
     Answer,
@@ -58,8 +58,8 @@ from tidefast.streams import as_tensor
 
 KEPT = 400
 """States of a stream that are remembered: as far back as any snapshot that is still there."""
-FEW = 3
-"""Images of a request, of streams that never send more."""
+LARGEST_OF = (3, 17, 40)
+"""Images of a request at most, for the streams in turn: all of it is gathered into windows, some of it, little."""
 ACTIONS = {
     "one": 55,
     "predict": 12,
@@ -100,8 +100,8 @@ class Client:
 
     name: str
     folder: Path
-    largest: int = LARGEST
-    """Images of a request."""
+    largest: int
+    """Images of a request at most."""
     kept: list[Kept] = field(default_factory=list)
     possible: list[Kept] = field(default_factory=list)
     """The states that it may be in; nearly always one."""
@@ -470,7 +470,7 @@ class Soak:
         torch.set_num_threads(1)
         names = [f"camera {number} {'äöü/..%'[number % 7]}" for number in range(self.options.streams)]
         self.clients = [
-            Client(name, self.folder / "kept" / str(i), FEW if i % 3 == 0 else LARGEST) for i, name in enumerate(names)
+            Client(name, self.folder / "kept" / str(i), LARGEST_OF[i % len(LARGEST_OF)]) for i, name in enumerate(names)
         ]
         begun = time.monotonic()
         over = begun + 60 * self.options.minutes
