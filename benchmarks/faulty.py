@@ -17,7 +17,7 @@ from tidefast.serve.snapshots import Snapshots
 EVERY = 10
 """Calls from one fault to the next."""
 _calls = itertools.count(1)
-_take, _gather, _numbers = Adapter._take, Adapter._gather, Snapshots.numbers
+_take, _numbers = Adapter._take, Snapshots.numbers
 _foreign: list[torch.Tensor] = []
 
 
@@ -43,7 +43,7 @@ def _flips(adapter: Adapter, images: torch.Tensor, draft: Any) -> Any:
 
 def _forgets(adapter: Adapter, images: torch.Tensor, draft: Any) -> Any:
     """Images that were gathered lose one among them that is not yet in a step."""
-    done = _gather(adapter, images, draft)
+    done = _take(adapter, images, draft)
     if draft.fresh > 1 and _is_due():
         draft.recent, draft.fresh = draft.recent[:-1], draft.fresh - 1
     return done
@@ -53,8 +53,8 @@ def _mixes(adapter: Adapter, images: torch.Tensor, draft: Any) -> Any:
     """Images are answered in the company of another stream's."""
     if _foreign and draft.recent is not None and _is_due():
         draft.recent = _foreign[-1]
-    done = _gather(adapter, images, draft)
-    _foreign[:] = [draft.recent]
+    done = _take(adapter, images, draft)
+    _foreign[:] = [draft.recent] if draft.recent is not None else []
     return done
 
 
@@ -67,8 +67,8 @@ def _older(snapshots: Snapshots) -> list[int]:
 FAULTS: dict[str, tuple[type, str, Callable[..., Any]]] = {
     "skip": (Adapter, "_take", _skips),
     "flip": (Adapter, "_take", _flips),
-    "forget": (Adapter, "_gather", _forgets),
-    "mix": (Adapter, "_gather", _mixes),
+    "forget": (Adapter, "_take", _forgets),
+    "mix": (Adapter, "_take", _mixes),
     "older": (Snapshots, "numbers", _older),
 }
 
