@@ -28,9 +28,10 @@ types: $(VENV)/ready
 check: lint types
 	$(PYTEST)
 
-# sdist and wheel, and the wheel tried in an environment of its own.
+# sdist and wheel, and the wheel tried in an environment of its own; the image's steps in another.
 build: $(VENV)/ready
 	$(BIN)/python .ci/build.py
+	$(BIN)/python .ci/image.py
 
 INSTALL = PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
 

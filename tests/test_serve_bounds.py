@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import io
 import json
 import logging
@@ -311,3 +312,20 @@ def test_a_request_with_two_ends_is_refused_and_what_follows_is_not_read(tmp_pat
         assert said.count(b"HTTP/1.1") == 1
         stream = client.get("/v1/streams/x")
         assert (stream.status_code, stream.json()["frozen"]) == (200, False)
+
+
+def test_a_small_answer_does_not_wait_for_the_clients_acknowledgement(tmp_path):
+    """On a connection that stays open each answer came 40 ms late; on a new one the kernel is in no such mood."""
+    kept, fresh = [], []
+    with serving.serving(tmp_path / "state") as service:
+        lasting = http.client.HTTPConnection("127.0.0.1", service.port, timeout=30)
+        for _ in range(15):
+            new = http.client.HTTPConnection("127.0.0.1", service.port, timeout=30)
+            for connection, seconds in ((lasting, kept), (new, fresh)):
+                started = time.perf_counter()
+                connection.request("GET", "/healthz")
+                assert connection.getresponse().read()
+                seconds.append(time.perf_counter() - started)
+            new.close()
+        lasting.close()
+    assert sorted(kept)[7] < 2 * sorted(fresh)[7]

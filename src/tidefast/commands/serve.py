@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import importlib
 import os
 from collections.abc import Sequence
 
 from tidefast.commands.environment import naming_variables, read_environment
+from tidefast.core import extras
 from tidefast.errors import TidefastError
 
 PURPOSE = "an HTTP service: many streams over one model, each adapting on its own; a restart goes on where it stopped"
@@ -90,6 +92,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--access-log", action="store_true", help="a line for each request")
     parser.add_argument("--log", choices=("text", "json"), help="json: every line an object (default %(default)s)")
+    parser.add_argument("--otel", action="store_true", help="traces and metrics by OpenTelemetry, where OTEL_... say")
     parser.add_argument("--verbose", action="store_true", help="log more")
     parser.set_defaults(**{field.name: field.default for field in dataclasses.fields(Settings)})
     parser.epilog = (
@@ -142,6 +145,9 @@ def _serve(options: argparse.Namespace) -> int:
     given["freeze_on_alarm"] = _kinds(options.freeze_on_alarm)
     given["token"] = _token(options.token_file)
     settings = serve.Settings(**given)
+    if settings.otel:  # what is missing is told before a model is loaded
+        with extras.needed("otel", by="tidefast serve --otel"):
+            importlib.import_module("tidefast.serve.telemetry")
     service = serve.open_service(settings)
 
     def started(address: str) -> None:

@@ -13,6 +13,7 @@ PACKAGES = {
     "data": _DATA,
     "bench": _BENCH,
     "figures": _BENCH | {"matplotlib"},
+    "otel": frozenset({"opentelemetry"}),
     "serve": frozenset({"PIL", "fastapi", "prometheus_client", "python_multipart", "uvicorn"}),
 }
 """By extra: what is imported of it, by the names that Python knows them by."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import functools
 import time
 from collections import deque
@@ -27,6 +28,8 @@ class PendingRequest(Generic[P, A]):
     answer: asyncio.Future[A]
     since: float
     """When it came, by `time.perf_counter`."""
+    context: contextvars.Context = field(default_factory=contextvars.copy_context)
+    """In which it was asked."""
 
 
 @dataclass(eq=False)

@@ -23,11 +23,18 @@ from tidefast.serve.schemas import DESCRIPTION, STATUS
 def make_app(service: StreamService) -> FastAPI:
     """The application that serves `service`; it starts with the application and stops with it."""
 
+    telemetry = None
+    if service.settings.otel:
+        from tidefast.serve.telemetry import Telemetry  # an extra of its own
+
+        telemetry = Telemetry(service)
+
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         await service.start()
         try:
-            yield
+            async with contextlib.nullcontext() if telemetry is None else telemetry.mirrored():
+                yield
         finally:
             await service.stop()
 
@@ -50,6 +57,8 @@ def make_app(service: StreamService) -> FastAPI:
         settings=service.settings,
         refuse=lambda error, path, wait: cast(App, refused(error, path, wait=wait)),
     )
+    if telemetry is not None:
+        app.add_middleware(cast(Any, telemetry.around_requests))
     add_errors(app, refused)
     add_routes(app, service)
     add_open_inference(app, service)

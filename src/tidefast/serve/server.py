@@ -73,7 +73,8 @@ def run(service: StreamService, started: Callable[[str], Any] = print) -> int:
     """Serve until a signal says to end; `started` is told the address. 0, or 1 when the last snapshot failed."""
     settings = service.settings
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as listening:
+    # By name: of a protocol that is only implied, asyncio does not know that small answers should not wait (NODELAY).
+    with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listening.bind((settings.host, settings.port))

@@ -28,7 +28,7 @@ from tidefast.fleet.entry import Taken
 from tidefast.serve import images
 from tidefast.serve.alarms import Alarm
 from tidefast.serve.answer import Answer
-from tidefast.serve.batching import Batcher, PendingRequest
+from tidefast.serve.batching import Batcher, PendingRequest, Work
 from tidefast.serve.canaries import MEASURES, Canaries
 from tidefast.serve.limits import ByteBudget
 from tidefast.serve.refused import RefusedError
@@ -74,6 +74,10 @@ class Service:
         self.stopping = False
         self.snapshot_works = True
         self.bodies = ByteBudget(settings.body_budget)
+        self.around_steps: Callable[[Work[images.ImageArray, Answer]], Work[images.ImageArray, Answer]] = lambda work: (
+            work
+        )
+        """What makes steps, wrapped by whoever wants to follow them."""
         self._recovering = threading.Lock()
         self._unreadable: set[str] = set()  # idle streams that could not be read when they were last asked for
         self._frozen_by: dict[str, str] = {}  # streams that an alarm froze, and its kind
@@ -152,7 +156,7 @@ class Service:
         """Begin to take requests and snapshots."""
         chosen = self.settings
         self._batcher: Batcher[images.ImageArray, Answer] = Batcher(
-            self._work,
+            self.around_steps(self._work),
             workers=chosen.workers,
             max_batch=chosen.max_batch,
             max_wait=chosen.max_wait,

@@ -93,6 +93,8 @@ class Settings(Constrained):
     """Seconds that a shutdown gives to requests that were accepted."""
     access_log: bool = False
     log: Literal["text", "json"] = "text"
+    otel: bool = False
+    """Send traces and metrics by OpenTelemetry, where its own variables say."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
