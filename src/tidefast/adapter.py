@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import functools
 import logging
-import math
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
@@ -16,14 +15,14 @@ from torch import Tensor, nn
 
 from tidefast.core import checkpoint, optim
 from tidefast.core.feedback import Feedback
-from tidefast.core.finite import UnusableError, all_finite, require_finite
+from tidefast.core.finite import Checks, UnusableError, all_finite
 from tidefast.core.holder import Holder
 from tidefast.core.optim import OptimizerFactory
 from tidefast.core.record import Callback, StepRecord
 from tidefast.core.session import Session
 from tidefast.core.specification import Given
 from tidefast.core.state import State
-from tidefast.core.step import Forward, Reference, Step
+from tidefast.core.step import Forward, Objective, Reference, Step
 from tidefast.core.validation import require_choice, require_classes, require_count
 from tidefast.errors import NonFiniteError
 from tidefast.methods import answering, baking
@@ -333,12 +332,8 @@ class Adapter(Holder):
 
     def _adapt(self, images: Tensor, draft: Session, answers: int) -> tuple[Tensor, StepRecord]:
         """The step: one pass answers, the method makes a gradient of it, the optimiser moves, the policies judge."""
-        require_finite("images", images)
         network, arena = self.network, self.network.arena
-        with torch.set_grad_enabled(len(arena) > 0), contextlib.ExitStack() as stack:
-            watched = {name: stack.enter_context(policy.watching(network)) for name, policy in self.policies.items()}
-            forward = Forward.of(answering.run(self.method, self.method.forward, network, images, draft))
-        require_finite("logits", forward.logits)
+        forward, watched = self._forward(images, draft)
         states = self.states_of(draft, forward.logits)
         step = Step(
             number=draft.step,
@@ -355,35 +350,66 @@ class Adapter(Holder):
             policy.begin(step, states[name], watched[name])
         arena.zero_gradients()
         objective = step.objective = self.method.gradient(step, states["method"])
-        loss = None if objective.loss is None else float(objective.loss.detach())
-        if not all_finite(arena.gradients) or (loss is not None and not math.isfinite(loss)):
-            raise UnusableError("non-finite loss or gradient")
+        for values in (arena.gradients, objective.loss):
+            if values is not None:
+                step.checks.add("non-finite loss or gradient", values)
         if objective.answer is not None:
-            require_finite("answer", objective.answer)
+            step.checks.add("non-finite answer", objective.answer)
+        try:
+            self._update(objective, step, states)
+            logits = self._answered_in_step(step, draft, answers)
+            verdict = verdicts.ask(self.policies, step, states, self.measures)
+        except Exception:
+            step.checks.fetch()  # what fails on numbers that are not finite is an unusable batch
+            raise
+        verdicts.carry_out(verdict, arena, states, self.optimizer)
+        draft.nonfinite = 0
+        record = StepRecord(
+            step=draft.step,
+            loss=step.loss,
+            selected=objective.selected,
+            reset_fraction=verdict.fraction,
+            measurements=verdict.measurements,
+        )
+        return logits, record
+
+    def _forward(self, images: Tensor, draft: Session) -> tuple[Forward, dict[str, Any]]:
+        """The pass that answers, and what policies saw of it; images and logits are judged in one fetch."""
+        checks = Checks()
+        checks.add("non-finite images", images)
+        if type(self.method).forward is not Method.forward:
+            checks.fetch()  # what a method does with images, other than run the network, may not bear such numbers
+        try:
+            with torch.set_grad_enabled(len(self.network.arena) > 0), contextlib.ExitStack() as stack:
+                watched = {n: stack.enter_context(policy.watching(self.network)) for n, policy in self.policies.items()}
+                result = answering.run(self.method, self.method.forward, self.network, images, draft)
+        except Exception:
+            checks.fetch()
+            raise
+        forward = Forward.of(result)
+        checks.add("non-finite logits", forward.logits)
+        checks.fetch()
+        return forward, watched
+
+    def _update(self, objective: Objective, step: Step, states: dict[str, State]) -> None:
+        """What the gradient does to parameters and state, before it is known to be sound: nothing of it stays if not,
+        and a device is not waited for in the middle of a step."""
+        arena = self.network.arena
         states["method"].update(objective.updates)
         for name, policy in self.policies.items():
             policy.adjust_gradient(step, states[name])
         if objective.step and len(arena):
             self.optimizer.step()
             self.method.after_step(step, states["method"])
-            if not arena.is_finite():
-                raise UnusableError(_OVERFLOW)
+            step.checks.add(_OVERFLOW, arena.values)
 
+    def _answered_in_step(self, step: Step, draft: Session, answers: int) -> Tensor:
         def unadapted(*, running_statistics: bool = False) -> Tensor:
             return answering.usable(step.source_logits(running_statistics=running_statistics)[-answers:])
 
-        logits = self.answered(self.method.output(step.answer)[-answers:], unadapted, draft, counts=True)
-        verdict = verdicts.ask(self.policies, step, states, self.measures)
-        verdicts.carry_out(verdict, arena, states, self.optimizer)
-        draft.nonfinite = 0
-        record = StepRecord(
-            step=draft.step,
-            loss=loss,
-            selected=objective.selected,
-            reset_fraction=verdict.fraction,
-            measurements=verdict.measurements,
-        )
-        return logits, record
+        if self._answering:
+            step.fetch()
+        return self.answered(self.method.output(step.answer)[-answers:], unadapted, draft, counts=True)
 
     def _refuse(self, reason: str, images: Tensor, draft: Session, answers: int) -> tuple[Tensor, StepRecord]:
         """Answer a batch that must not reach the parameters; after too many in a row, do what was configured."""

@@ -102,6 +102,10 @@ class ColourAffineBlur(ColourAffine):
         return (views + 0.005 * noise).clamp(0.0, 1.0)
 
 
+COLOUR_AFFINE, COLOUR_AFFINE_BLUR = ColourAffine(), ColourAffineBlur()
+"""What methods use where they were given no augmentation."""
+
+
 def _reach(side: int) -> float:
     """Farthest shift along a side: a sixteenth of the canvas, which is padded by half a side, rounded down."""
     return (side + 2 * (side // 2)) / 16
@@ -111,7 +115,7 @@ def grey(images: Tensor) -> Tensor:
     """Luma of RGB images [batch, 1, height, width]; images of other depths are averaged over their channels."""
     if images.shape[1] != 3:
         return images.mean(1, keepdim=True)
-    weights = images.new_tensor([0.2989, 0.587, 0.114]).view(1, 3, 1, 1)
+    weights = torch.stack([images.new_full((), share) for share in (0.2989, 0.587, 0.114)]).view(1, 3, 1, 1)
     return (images * weights).sum(1, keepdim=True)
 
 
@@ -134,7 +138,7 @@ def shift_hue(images: Tensor, turn: float) -> Tensor:
         torch.where(value == green, 2.0 + (blue - red) / safe, 4.0 + (red - green) / safe),
     )
     # Each channel is `value` lowered by a trapezoid of the hue, 120 degrees apart.
-    offsets = images.new_tensor([5.0, 3.0, 1.0]).view(1, 3, 1, 1)
+    offsets = torch.arange(5, 0, -2, device=images.device, dtype=images.dtype).view(1, 3, 1, 1)
     position = (offsets + (hue + 6.0 * turn).unsqueeze(1)) % 6.0
     trapezoid = torch.minimum(position, 4.0 - position).clamp(0.0, 1.0)
     return value.unsqueeze(1) - chroma.unsqueeze(1) * trapezoid

@@ -11,6 +11,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from tidefast.core.finite import all_finite
+
 Unit = Literal["layer", "tensor"]
 Rounding = Literal["nearest", "ceil-kept"]
 
@@ -104,7 +106,7 @@ class Arena:
 
     def is_finite(self) -> bool:
         """Whether every adapted parameter is a finite number."""
-        return bool(torch.isfinite(self.parameter).all())
+        return all_finite(self.parameter)
 
     def cut(self, fraction: float, unit: Unit = "layer", rounding: Rounding = "nearest") -> int:
         """Where the deepest `fraction` of the layers (or tensors) begins.

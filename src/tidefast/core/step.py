@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from tidefast.core.finite import Checks
 from tidefast.core.network import Network
 from tidefast.core.state import Value
 
@@ -60,7 +61,10 @@ class Step:
     """The method's logits for other images; see `answer_to`."""
     objective: Objective | None = None
     """What the method made of the batch; set once its gradient is there."""
+    checks: Checks = field(default_factory=Checks)
+    """What the step must have made finite to count; whoever fetches numbers next is told."""
     _source_logits: dict[bool, Tensor] = field(default_factory=dict)
+    _loss: float | None = None
 
     @property
     def num_classes(self) -> int:
@@ -71,6 +75,24 @@ class Step:
         """The logits that the caller gets, but for `Method.output`, and that policies judge; without a graph."""
         own = None if self.objective is None else self.objective.answer
         return self.logits.detach() if own is None else own
+
+    @property
+    def loss(self) -> float | None:
+        """The objective's loss as a number; None where there is none."""
+        if self._loss is None:
+            self.fetch()
+        return self._loss
+
+    def fetch(self, *scalars: Tensor) -> list[float]:
+        """The numbers in `scalars`, fetched from the device at once, and with them whether the step is sound.
+
+        Where it is not, this raises `UnusableError`, which a policy lets pass: the step will be undone.
+        """
+        loss = None if self.objective is None or self._loss is not None else self.objective.loss
+        numbers = self.checks.fetch(*scalars, *([] if loss is None else [loss.detach()]))
+        if loss is not None:
+            self._loss = numbers.pop()
+        return numbers
 
     def answer_to(self, images: Tensor) -> Tensor:
         """What would be answered for other images, as network and state are now: logits [batch, classes]."""

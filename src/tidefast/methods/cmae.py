@@ -11,7 +11,7 @@ from annotated_types import Ge
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tidefast.augment.colour import ColourAffineBlur, call_augmentation
+from tidefast.augment.colour import COLOUR_AFFINE_BLUR, call_augmentation
 from tidefast.core import losses
 from tidefast.core.constraints import NonNegative, Share
 from tidefast.core.network import Network
@@ -102,7 +102,7 @@ class CMAE(Method):
     @torch.no_grad()
     def _spread(self, step: Step, tokens: Tokens) -> Tensor:
         """How much the final token of each patch [batch, patches] varies over augmented views."""
-        augment, means = self.augment or ColourAffineBlur(), []
+        augment, means = self.augment or COLOUR_AFFINE_BLUR, []
         for _ in range(self.uncertainty_views):
             with tokens.watching("final") as seen:
                 step.network(call_augmentation(augment, step.images, step.generator))

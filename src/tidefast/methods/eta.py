@@ -73,12 +73,12 @@ class ETA(Method):
             memory = state.optional_tensor("memory")
             if memory is not None:
                 chosen &= losses.cosine_to(memory, probabilities).abs() < self.similarity_margin
-            selected = int(chosen.sum())
-            if selected == 0:
+            samples = chosen.nonzero()[:, 0]
+            if len(samples) == 0:
                 return Objective(loss=None, selected=0, step=False)
-            mean = probabilities[chosen].mean(0)
+            mean = probabilities[samples].mean(0)
             if memory is not None:
                 mean = self.memory_momentum * memory + (1.0 - self.memory_momentum) * mean
-        kept = entropy[chosen]
+        kept = entropy[samples]
         loss = (torch.exp(margin - kept.detach()) * kept).mean()
-        return Objective(loss, selected, updates={"memory": mean})
+        return Objective(loss, selected=len(samples), updates={"memory": mean})

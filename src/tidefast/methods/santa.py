@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from tidefast.augment.colour import ColourAffineBlur, call_augmentation
+from tidefast.augment.colour import COLOUR_AFFINE_BLUR, call_augmentation
 from tidefast.core import losses
 from tidefast.core.constraints import Count, NonNegative, Positive
 from tidefast.core.network import Network
@@ -97,7 +97,7 @@ class SANTA(Method):
 
     def loss(self, step: Step, state: State) -> Objective:
         network, (anchor, features) = step.network, step.from_forward(Anchored)
-        views = call_augmentation(self.augment or ColourAffineBlur(), step.images, step.generator)
+        views = call_augmentation(self.augment or COLOUR_AFFINE_BLUR, step.images, step.generator)
         augmented, other = Features.of(network.module).along(network, views)
         agreement = 0.5 * (losses.cross_entropy(step.logits, anchor) + losses.cross_entropy(augmented, anchor))
         loss = self.target_weight * agreement.mean()

@@ -73,23 +73,22 @@ class SAR(Method):
         margin = self.entropy_margin * math.log(step.num_classes)
         entropy = losses.entropy(step.logits)
         reliable = entropy.detach() < margin
-        if not reliable.any():
+        samples = reliable.nonzero()[:, 0]
+        if len(samples) == 0:
             return Objective(loss=None, selected=0)
-        step.backward(entropy[reliable].mean())
+        step.backward(entropy[samples].mean())
         norm = arena.gradients.norm()
-        if not torch.isfinite(norm):
-            return Objective(loss=None, selected=0)  # the gradient stays for the adapter to refuse
+        step.checks.add("non-finite loss or gradient", norm)
         worst = arena.values + self.rho * arena.gradients / (norm + 1e-12)
         arena.zero_gradients()
         with arena.holding(worst):
             entropy = losses.entropy(step.network(step.images))
-            kept = reliable & (entropy.detach() < margin)
-            selected = int(kept.sum())
-            if selected == 0:
+            samples = (reliable & (entropy.detach() < margin)).nonzero()[:, 0]
+            if len(samples) == 0:
                 return Objective(loss=None, selected=0)
-            loss = entropy[kept].mean()
+            loss = entropy[samples].mean()
             step.backward(loss)
-        return Objective(loss, selected)
+        return Objective(loss, selected=len(samples))
 
     def passes(self, selected: float) -> tuple[float, float]:
         return 2.0, 2.0

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parametrize
 
-from tidefast.augment.colour import ColourAffineBlur, call_augmentation
+from tidefast.augment.colour import COLOUR_AFFINE_BLUR, call_augmentation
 from tidefast.core.constraints import Count, CountOrZero, NonNegative, Share
 from tidefast.core.mode import Mode
 from tidefast.core.network import Network
@@ -144,7 +144,7 @@ class ViDA(MeanTeacher):
 
     def _uncertainty_of(self, network: Network, images: Tensor, draw: int) -> float:
         """u: how much the logits depend on the view, on average over images and classes."""
-        generator, augment = torch.Generator().manual_seed(draw), self.augment or ColourAffineBlur()
+        generator, augment = torch.Generator().manual_seed(draw), self.augment or COLOUR_AFFINE_BLUR
         logits = [network(call_augmentation(augment, images, generator)) for _ in range(self.views_compared)]
         return _UNCERTAINTY_SCALE * float(torch.stack(logits).var(0).mean())
 

@@ -50,6 +50,10 @@ class Reset(Constrained):
     measures: ClassVar[Mapping[str, Measurement]] = {}
     """What `observe` measures, by name: records, runs, metrics, lists and charts follow from it."""
 
+    fetches: ClassVar[bool] = False
+    """Whether `observe` gets all its numbers by `Step.fetch`, which tells too whether the step was sound; that saves a
+    wait for the device. If not, a step is known to be sound when `observe` is called."""
+
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         measurement.check(cls.__name__, cls.measures)

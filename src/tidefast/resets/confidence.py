@@ -58,9 +58,7 @@ class Confidence(Reset):
 
     def _watched(self, step: Step) -> float | None:
         if self.watch == "loss":
-            return (
-                None if step.objective is None or step.objective.loss is None else float(step.objective.loss.detach())
-            )
+            return step.loss
         entropy = losses.entropy(step.answer)
         reliable = entropy[entropy < self.margin * math.log(step.num_classes)]
         return float(reliable.mean()) if len(reliable) else None

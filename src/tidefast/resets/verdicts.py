@@ -19,7 +19,13 @@ def ask(
     policies: Mapping[str, Reset], step: Step, states: Mapping[str, State], measures: Mapping[str, Measurement]
 ) -> Verdict:
     """The widest reset that is asked for, with all that was measured; where two measured, the last one's counts."""
-    verdicts = [policy.observe(step, states[name]) for name, policy in policies.items()]
+    given: dict[str, Verdict] = {}
+    for name, policy in sorted(policies.items(), key=lambda item: not item[1].fetches):
+        if not policy.fetches:
+            step.fetch()
+        given[name] = policy.observe(step, states[name])
+    step.fetch()
+    verdicts = [given[name] for name in policies]
     measured = {name: float(value) for verdict in verdicts for name, value in verdict.measurements.items()}
     if unknown := measured.keys() - measures.keys():
         raise KeyError(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from tidefast.augment.colour import ColourAffineBlur, call_augmentation
+from tidefast.augment.colour import COLOUR_AFFINE_BLUR, call_augmentation
 from tidefast.core import losses
 from tidefast.core.arena import Arena
 from tidefast.core.constraints import NonNegative
@@ -88,7 +88,7 @@ class LayerRates(Method):
         arena.zero_gradients()
         loss = self.entropy(step.logits)
         if self.consistency_weight > 0:
-            views = call_augmentation(self.augment or ColourAffineBlur(), step.images, step.generator)
+            views = call_augmentation(self.augment or COLOUR_AFFINE_BLUR, step.images, step.generator)
             disagreement = losses.cross_entropy(step.logits, step.network(views)).mean()
             loss = loss + self.consistency_weight * step.num_classes * disagreement
         step.backward(loss)

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from tidefast.augment.colour import ColourAffine, call_augmentation
+from tidefast.augment.colour import COLOUR_AFFINE, call_augmentation
 from tidefast.core import losses
 from tidefast.core.constraints import Count, Positive, Share
 from tidefast.core.network import Network
@@ -52,7 +52,7 @@ class SoftLikelihood(Method):
         with torch.no_grad():
             probabilities = step.logits.softmax(1)
             diversity = losses.rescale(1.0 - losses.cosine_to(average, probabilities))
-            kept = diversity >= diversity.mean()
+            kept = (diversity >= diversity.mean()).nonzero()[:, 0]
             certainty = losses.rescale(-losses.entropy(step.logits))
             weights = torch.exp(diversity * certainty / self.temperature)[kept]
             average = self.probs_momentum * average + (1.0 - self.probs_momentum) * probabilities.mean(0)
@@ -60,7 +60,7 @@ class SoftLikelihood(Method):
         come = self.objective == "come"
         per_sample = losses.opinion_entropy(logits) if come else losses.soft_likelihood_ratio(logits)
         if self.consistency:
-            views = call_augmentation(self.augment or ColourAffine(), step.images[kept], step.generator)
+            views = call_augmentation(self.augment or COLOUR_AFFINE, step.images[kept], step.generator)
             per_sample = per_sample + losses.symmetric_cross_entropy(logits, step.network(views))
         loss = (weights * per_sample).sum() / (self.batch_size or len(step.logits))
         return Objective(loss, selected=len(logits), updates={"class_probabilities": average})

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from tidefast.augment.colour import ColourAffineBlur, call_augmentation
+from tidefast.augment.colour import COLOUR_AFFINE_BLUR, call_augmentation
 from tidefast.core import losses
 from tidefast.core.arena import Arena
 from tidefast.core.constraints import Share
@@ -57,7 +57,7 @@ class MeanTeacher(Method):
     def views(self, step: Step, images: Tensor | None = None) -> Tensor:
         """The batch, or other images of the same kind, augmented."""
         images = step.images if images is None else images
-        return call_augmentation(self.augment or ColourAffineBlur(), images, step.generator)
+        return call_augmentation(self.augment or COLOUR_AFFINE_BLUR, images, step.generator)
 
     def divergence(self, student: Tensor, teacher: Tensor) -> Tensor:
         """How far the student's logits are from the teacher's, for each sample."""

@@ -55,6 +55,8 @@ class ASR(Reset):
     prepared_with: ClassVar[tuple[str, ...]] = ("measure_settings",)
     measures: ClassVar[Mapping[str, Measurement]] = STANDARD
 
+    fetches: ClassVar[bool] = True
+
     alpha0: Positive = 0.5
     """C-bar starts at -ln(alpha0 x classes): the larger, the sooner the first reset can come."""
     mu0: Share = 0.15
@@ -213,12 +215,13 @@ class ASR(Reset):
     def _measured(self, step: Step) -> tuple[float, float]:
         """C_t and phi_t, each nan where nothing depends on it, fetched from the device together."""
         logits = step.answer
-        measured = [self.measure(step) if self.when.watches else logits.new_tensor(math.nan)]
+        measured = [self.measure(step)] if self.when.watches else []
         if self.compares:
             source = step.source_logits(running_statistics=self.source_stats == "running")
             measured.append((source.argmax(1) != logits.argmax(1)).to(logits.dtype).mean())
-        concentration, *rest = torch.stack(measured).tolist()
-        return concentration, rest[0] if rest else math.nan
+        numbers = step.fetch(*measured)
+        concentration = numbers.pop(0) if self.when.watches else math.nan
+        return concentration, numbers[0] if self.compares else math.nan
 
     def _reset(self, step: Step, state: State, excess: float) -> tuple[float, int]:
         """How much goes, as a share and as a position; what was gathered goes into F and theta-bar (eq. 5)."""
