@@ -42,6 +42,7 @@ def stalls(method: str, policy: str) -> Counter[str]:
 
 
 def main() -> None:
+    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--methods", nargs="+", default=tidefast.list_methods())
     parser.add_argument("--policies", nargs="+", default=["never", "asr", "guard"])

@@ -20,11 +20,11 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
-from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+from torch.utils.backend_registration import _setup_privateuseone_for_python_backend, rename_privateuse1_backend
 
 NAME = "pretended"
 """A kind of device of our own, since a build of torch for CPUs has no autograd for "cuda"."""
-torch.utils.rename_privateuse1_backend(NAME)
+rename_privateuse1_backend(NAME)
 DEVICE = torch.device(NAME, 0)
 _aten = torch.ops.aten
 _COPYING = (_aten._to_copy.default, _aten.copy_.default)
@@ -38,10 +38,11 @@ _WAITING = (  # values are fetched, or decide on the size of the result
     _aten.unique_dim.default,
     _aten.unique_consecutive.default,
     _aten.repeat_interleave.Tensor,
+    _aten.bincount.default,
 )
 
 
-class PretendedDevice(FakeTensorMode):
+class PretendedDevice(FakeTensorMode):  # type: ignore[no-untyped-call]  # of torch's own base
     """Within it `DEVICE` may be named, and every tensor there has its values in the host's memory.
 
     Torch's own fake tensors say on which device a result is, and refuse operations across devices. Beside each is a
@@ -99,6 +100,11 @@ class PretendedDevice(FakeTensorMode):
         fake = FakeTensor(self, meta, device)
         fake.shadow = value  # type: ignore[attr-defined]
         return fake
+
+    def values(self, tensor: Tensor) -> Tensor:
+        """What is real of a tensor: its values in the host's memory."""
+        value: Tensor = _real(tensor)
+        return value
 
     def _waits(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Whether the host would wait for the device."""

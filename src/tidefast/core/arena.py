@@ -46,7 +46,8 @@ class Arena:
     def __init__(self, model: nn.Module, names: Sequence[str]) -> None:
         parameters = dict(model.named_parameters(remove_duplicate=False))
         chosen = {name: parameters[name] for name in names}
-        first = next(iter(chosen.values()), torch.empty(0))
+        anywhere = next(iter([*parameters.values(), *model.buffers()]), torch.empty(0))
+        first = next(iter(chosen.values()), torch.empty(0, device=anywhere.device))
         for name, parameter in chosen.items():
             if parameter.dtype != first.dtype or parameter.device != first.device:
                 raise ValueError(

@@ -78,13 +78,12 @@ class DeYO(Method):
             return Objective(loss=None, selected=0, step=False)
         with torch.no_grad():
             difference = self._difference(step, certain)
-            shaped = difference > self.shape_margin
-        selected = int(shaped.sum())
-        if selected == 0:
+            shaped = (difference > self.shape_margin).nonzero()[:, 0]
+        if len(shaped) == 0:
             return Objective(loss=None, selected=0, step=False)
         kept = entropy[certain[shaped]]
         weights = torch.exp(self.weight_margin * scale - kept.detach()) + torch.exp(difference[shaped])
-        return Objective((weights * kept).mean(), selected)
+        return Objective((weights * kept).mean(), selected=len(shaped))
 
     def _difference(self, step: Step, certain: Tensor) -> Tensor:
         """D_i of the samples at `certain`: what the probability of their class loses with the shape."""

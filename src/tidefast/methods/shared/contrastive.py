@@ -100,4 +100,5 @@ def contrastive_loss(points: Tensor, temperature: float) -> Tensor:
     closeness = flat @ flat.T / temperature
     log_probabilities = closeness - closeness.masked_fill(itself, -torch.inf).logsumexp(1, keepdim=True)
     image = torch.arange(batch, device=flat.device).repeat(views)
-    return -log_probabilities[(image[:, None] == image) & ~itself].mean()
+    others = ((image[:, None] == image) & ~itself).nonzero(as_tuple=True)
+    return -log_probabilities[others].mean()

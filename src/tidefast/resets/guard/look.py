@@ -32,7 +32,7 @@ def dress(images: Tensor, like: Tensor, generator: torch.Generator) -> Tensor:
     added = ((theirs - power).clamp_min(0.0) / _power(noise, rings).clamp_min(torch.finfo(power.dtype).tiny)).sqrt()
     spectrum = waves * kept[:, rings] + noise * added[:, rings]
     dressed: Tensor = torch.fft.irfft2(spectrum, s=(height, width)) + their_colour
-    return dressed.clamp(min(float(images.min()), float(like.min())), max(float(images.max()), float(like.max())))
+    return dressed.clamp(torch.minimum(images.amin(), like.amin()), torch.maximum(images.amax(), like.amax()))
 
 
 def _rings(height: int, width: int, device: torch.device) -> Tensor:
@@ -44,5 +44,9 @@ def _rings(height: int, width: int, device: torch.device) -> Tensor:
 def _power(waves: Tensor, rings: Tensor) -> Tensor:
     """Mean power [C, rings] over images [n, C, H, W // 2 + 1] and the frequencies of a ring."""
     power = (waves.real.square() + waves.imag.square()).mean(0).flatten(1)
-    sums = power.new_zeros(len(power), int(rings.max()) + 1).index_add_(1, rings.flatten(), power)
-    return sums / torch.bincount(rings.flatten(), minlength=sums.shape[1]).clamp_min(1)
+    places, count = (
+        rings.flatten(),
+        len(rings) + 1,
+    )  # more than there are: the last lies at most at 0.71 of the lesser side
+    sums = power.new_zeros(len(power), count).index_add_(1, places, power)
+    return sums / power.new_zeros(count).index_add_(0, places, power.new_ones(len(places))).clamp_min(1.0)
