@@ -11,7 +11,7 @@ import tidefast
 
 ROOT = Path(tidefast.__file__).parent
 LAYERS = [
-    {"errors"},
+    {"errors", "pretended_device"},
     {"core"},
     {"augment", "probes"},
     {"resets"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import math
 
@@ -118,6 +119,48 @@ class Overflowing(torch.optim.SGD):
         super().step()
         with torch.no_grad():
             self.param_groups[0]["params"][0].mul_(INF)
+
+
+class Brittle(methods.Tent):
+    """A method whose hook after the update cannot bear numbers that are not finite."""
+
+    def loss(self, step, state):
+        objective = super().loss(step, state)
+        return dataclasses.replace(objective, loss=objective.loss * (math.nan if step.number == 2 else 1.0))
+
+    def after_step(self, step, state):
+        if not bool(torch.isfinite(step.network.arena.values).all()):
+            raise ArithmeticError("a hook met a parameter that is not finite")
+
+
+def test_what_fails_on_a_gradient_that_is_not_finite_is_an_unusable_batch_and_no_error():
+    adapter = tidefast.adapt(small_network(), Brittle())
+    adapter(images())
+    before = adapter.network.arena.values.clone()
+    adapter(images(seed=1))
+    assert adapter.last.skipped == "non-finite loss or gradient"
+    assert torch.equal(adapter.network.arena.values, before)
+    adapter(images(seed=2))
+    assert adapter.last.adapted
+
+
+class Wary(nn.Module):
+    """A network that refuses numbers that are not finite."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = small_network()
+
+    def forward(self, images):
+        if not bool(torch.isfinite(images).all()):
+            raise ValueError("not a number")
+        return self.inner(images)
+
+
+def test_images_that_a_network_itself_refuses_are_an_unusable_batch():
+    adapter = tidefast.adapt(Wary(), "tent")
+    assert torch.isfinite(adapter(with_bad_pixel())).all()
+    assert adapter.last.skipped == "non-finite images"
 
 
 def test_an_update_that_overflows_the_parameters_is_undone_by_a_full_reset():

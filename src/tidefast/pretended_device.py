@@ -132,7 +132,7 @@ def _refuse_strange_generator(func: Any, leaves: list[Any], device: torch.device
             raise RuntimeError(f"{func} on {device} was given a generator of {leaf.device}")
 
 
-class _Reading(TorchFunctionMode):
+class _ArraysOfTensors(TorchFunctionMode):
     """Arrays over the memory of a tensor, which no operation tells of."""
 
     def __torch_function__(
@@ -176,6 +176,6 @@ def pretended_device() -> Iterator[PretendedDevice]:
         torch.autograd.set_multithreading_enabled(False),  # the engine has no thread for it
         mock.patch.object(FakeTensor, "tolist", _listed),
         device,
-        _Reading(),
+        _ArraysOfTensors(),
     ):
         yield device

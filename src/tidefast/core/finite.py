@@ -30,6 +30,9 @@ class Checks:
     def __init__(self) -> None:
         self._pending: list[tuple[str, Tensor]] = []
 
+    def __len__(self) -> int:
+        return len(self._pending)
+
     def add(self, reason: str, values: Tensor) -> None:
         """Judge `values`, as they are now, in the next fetch."""
         self._pending += [(reason, scalar) for scalar in _extremes(values)]

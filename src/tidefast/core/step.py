@@ -79,8 +79,8 @@ class Step:
     @property
     def loss(self) -> float | None:
         """The objective's loss as a number; None where there is none."""
-        if self._loss is None:
-            self.fetch()
+        if self._loss is None and self.objective is not None and self.objective.loss is not None:
+            (self._loss,) = self.checks.fetch(self.objective.loss.detach())
         return self._loss
 
     def fetch(self, *scalars: Tensor) -> list[float]:
@@ -88,6 +88,8 @@ class Step:
 
         Where it is not, this raises `UnusableError`, which a policy lets pass: the step will be undone.
         """
+        if not scalars and not len(self.checks):
+            return []
         loss = None if self.objective is None or self._loss is not None else self.objective.loss
         numbers = self.checks.fetch(*scalars, *([] if loss is None else [loss.detach()]))
         if loss is not None:
