@@ -20,12 +20,10 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
-from torch.utils.backend_registration import _setup_privateuseone_for_python_backend, rename_privateuse1_backend
+from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-NAME = "pretended"
-"""A kind of device of our own, since a build of torch for CPUs has no autograd for "cuda"."""
-rename_privateuse1_backend(NAME)
-DEVICE = torch.device(NAME, 0)
+DEVICE = torch.device("privateuseone", 0)
+"""Of the kind that torch leaves to others, since a build of it for CPUs has no autograd for "cuda"."""
 _aten = torch.ops.aten
 _COPYING = (_aten._to_copy.default, _aten.copy_.default)
 _INDEXING = (_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default, _aten._index_put_impl_.default)
@@ -132,12 +130,15 @@ def _refuse_strange_generator(func: Any, leaves: list[Any], device: torch.device
             raise RuntimeError(f"{func} on {device} was given a generator of {leaf.device}")
 
 
-class _ArraysOfTensors(TorchFunctionMode):
-    """Arrays over the memory of a tensor, which no operation tells of."""
+class _OutOfSight(TorchFunctionMode):
+    """What no operation tells of: arrays over the memory of a tensor, and the threads of a backward pass."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        if func in (torch.autograd.backward, torch.autograd.grad, Tensor.backward):
+            with torch.autograd.set_multithreading_enabled(False):  # the engine may have no thread for the device
+                return func(*args, **(kwargs or {}))
         if func is not Tensor.numpy or not isinstance(args[0], FakeTensor):
             return func(*args, **(kwargs or {}))
         if args[0].device == DEVICE:
@@ -157,7 +158,7 @@ def _listed(tensor: FakeTensor) -> Any:
 @functools.cache
 def _register() -> None:
     """Tell torch of the device, once and for the life of the process."""
-    _setup_privateuseone_for_python_backend(NAME)
+    _setup_privateuseone_for_python_backend("pretended")
 
 
 @contextmanager
@@ -172,10 +173,5 @@ def pretended_device() -> Iterator[PretendedDevice]:
     """
     _register()
     device = PretendedDevice()
-    with (
-        torch.autograd.set_multithreading_enabled(False),  # the engine has no thread for it
-        mock.patch.object(FakeTensor, "tolist", _listed),
-        device,
-        _ArraysOfTensors(),
-    ):
+    with mock.patch.object(FakeTensor, "tolist", _listed), device, _OutOfSight():
         yield device
