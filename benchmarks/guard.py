@@ -201,12 +201,28 @@ def _print_verdicts(cells: list[Cell]) -> None:
     calm = [
         c for c in cells if c.place[1] in ("Clean", "Easy") and c.rate == PUBLISHED and c.gains.get("never", -9) > -KEPT
     ]
-    often = {name: [1000 * c.resets[name] / c.batches for c in calm if name in c.resets] for name in POLICIES}
+    # A method's own resets (SAR's) are not a policy's.
+    alarms = {
+        name: [(c.resets[name] - c.resets["never"], c.batches) for c in calm if name in c.resets]
+        for name in POLICIES
+        if name != "never"
+    }
+    often = {name: [1000 * resets / batches for resets, batches in pairs] for name, pairs in alarms.items() if pairs}
     _line(
         f"quiet: resets in 1,000 batches, mean and most, over {len(calm)} clean and easy cells where plain holds",
-        {name: f"{np.mean(v):.1f}, {max(v):.0f}" if v else "-" for name, v in often.items()},
-        bool(often["guard"]) and np.mean(often["guard"]) <= QUIET,
+        {name: f"{np.mean(often[name]):.1f}, {max(often[name]):.0f}" if name in often else "-" for name in POLICIES},
+        "guard" in often and np.mean(often["guard"]) <= QUIET,
     )
+    between = {name: np.sum(pairs, axis=0) for name, pairs in alarms.items() if pairs}
+    _line(
+        "mean batches between false alarms, in the same cells",
+        {name: _interval(*between[name]) if name in between else "-" for name in POLICIES},
+        None,
+    )
+
+
+def _interval(resets: int, batches: int) -> str:
+    return f"{batches / resets:,.0f}" if resets > 0 else f"none in {batches:,}"
 
 
 def _of(hits: list[bool]) -> str:

@@ -141,6 +141,32 @@ def test_disturbed_parameters_are_seen_within_two_looks(network, canaries, drift
     assert adapter.last.measurements["agreement"] < adapter.last.measurements["reference_agreement"]
 
 
+def test_each_reset_lowers_the_rate_by_how_soon_harm_came_and_again_by_what_it_was(network, canaries, drift):
+    guard = resets.Guard(limit=1.0, allowance=0.0, harshest=0.4, patience=20, growth=1.0)
+    adapter = tidefast.adapt(network, "tent", reset=guard, source=canaries, optimizer="adam:lr=0.5")
+    rate, since, fired = 1.0, 0, 0
+    for images, _ in drift[:60]:
+        adapter(images)
+        since += 1
+        if adapter.last.reset_fraction:
+            rate, since, fired = rate * rate * min(0.5, max(0.4, since / 20)), 0, fired + 1
+        assert adapter.state["reset"]["rate"] == pytest.approx(rate)
+    assert fired >= 2
+
+
+def test_it_looks_at_once_and_then_less_and_less_often_until_it_has_its_pace(network, canaries, drift):
+    adapter = tidefast.adapt(network, "batchnorm", reset="guard", source=canaries)
+    looks = []
+    for images, _ in drift * 2:
+        adapter(images)
+        if "evidence" in adapter.last.measurements:
+            looks.append(adapter.step)
+    gaps = [later - earlier for earlier, later in itertools.pairwise(looks)]
+    assert looks[:8] == list(range(1, 9))
+    assert gaps == sorted(gaps)
+    assert gaps[-1] == 8  # 128 images, in batches of 16
+
+
 def test_the_rate_grows_back_to_what_was_given_and_not_beyond(network, canaries, drift):
     guard = resets.Guard(limit=1.0, asked=16, quiet=2, growth=2.0)
     adapter = tidefast.adapt(network, "tent", reset=guard, source=canaries, optimizer="adam:lr=0.5")

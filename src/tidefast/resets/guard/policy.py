@@ -21,7 +21,6 @@ from tidefast.resets.base import Verdict, registry
 from tidefast.resets.guard.canaries import CANARIES, DressedCanaries, alike, how_many, lead, prepared
 from tidefast.resets.guard.promises import Promises
 
-_EARLY = 8
 _EARLY_LOOKS, _RARELY = 4, 8
 """The source as it was trained is asked in the first looks, in every eighth, and in all while it answers."""
 _LOWEST_RATE = 1e-12
@@ -37,7 +36,8 @@ class Guard(Promises):
        counts +1, one that only the first gets right -1, and their sum is divided by its standard error.
     3. These losses, less `allowance` each time, are added up, never below zero (a CUSUM); above `limit` everything
        returns to the source.
-    4. The learning rate is then lowered, the more the sooner harm was done.
+    4. The learning rate is then lowered, the more the sooner harm was done, and once more by as much as it had been
+       lowered already.
     5. It grows again while nothing is wrong.
 
     Without canaries it compares the two networks on the stream itself and sees only a collapse that is nearly total:
@@ -61,12 +61,13 @@ class Guard(Promises):
     allowance: NonNegative = 0.25
     """Standard errors of loss that do not count, each time canaries are asked."""
     asked: Count = 64
-    """How many canaries are asked at a time, once for every twice as many images of the stream; all have their turn.
-    After a start or a reset it asks after 1, 2, 4 and 8 batches too."""
+    """How many canaries are asked at a time, once for every twice as many images of the stream; all have their turn."""
+    eagerness: Count = 8
+    """After a start or a reset it asks sooner: once this share, one in so many, of the batches since then is new."""
     canaries: Annotated[int, Ge(8)] = 256
     """At most so many of the source images, drawn at random from the first few thousand."""
     harshest: PositiveShare = 0.1
-    """What a reset leaves of the learning rate at least, when harm was done at once."""
+    """What a first reset leaves of the learning rate at least, when harm was done at once."""
     mildest: PositiveShare = 0.5
     """And at most, when it took `patience` batches times this or more."""
     patience: Count = 1000
@@ -110,8 +111,7 @@ class Guard(Promises):
     def observe(self, step: Step, state: State) -> Verdict:
         batches, unasked = int(state.number("batches")) + 1, int(state.number("unasked")) + len(step.images)
         rate = state.number("rate")
-        early = batches <= _EARLY and batches & (batches - 1) == 0
-        asks = early or unasked >= 2 * self.asked
+        asks = unasked >= min(2 * self.asked, batches * len(step.images) / self.eagerness)
         state.update({"batches": batches, "unasked": 0 if asks else unasked})
         measured, harmful = {"rate": rate, **self.promised(state)}, False
         if asks:
@@ -120,7 +120,7 @@ class Guard(Promises):
             measured |= answers
         if harmful:
             share = min(self.mildest, max(self.harshest, batches / self.patience))
-            _change_rate(step, state, max(_LOWEST_RATE, rate * share))
+            _change_rate(step, state, max(_LOWEST_RATE, rate * rate * share))
             return Verdict(fraction=1.0, cut=0, measurements=measured)
         if batches % self.quiet == 0 and rate < 1.0:
             _change_rate(step, state, min(1.0, rate * self.growth))
