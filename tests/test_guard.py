@@ -34,6 +34,12 @@ def drift():
     return [(batch.images, batch.labels) for batch in (stream[k] for k in range(60))]
 
 
+def in_use(adapter: tidefast.Adapter) -> float:
+    """The learning rate over the one that was given: less for resets so far, and for evidence at hand."""
+    state = adapter.state["reset"]
+    return state["rate"] * (1.0 - state["lost"] / adapter.policy.limit)
+
+
 def accuracy(adapter: tidefast.Adapter, batches) -> float:
     return float(np.mean([(adapter(images).argmax(1) == labels).float().mean() for images, labels in batches]))
 
@@ -96,7 +102,7 @@ def test_losses_add_up_less_the_allowance_and_never_below_zero(network, canaries
             assert step <= max(0.0, lost) - 0.5 + 1e-5 or measured["evidence"] == 0.0
             assert measured["evidence"] >= 0.0
             evidence = measured["evidence"]
-            assert (adapter.last.reset_fraction == 1.0) == (evidence > 3.0)
+            assert (adapter.last.reset_fraction == 1.0) == (evidence >= 3.0)
         if adapter.last.reset_fraction:
             evidence, fired = 0.0, fired + 1
     assert fired > 0
@@ -119,7 +125,7 @@ def test_a_rate_a_hundred_times_too_high_corrects_itself(network, canaries, drif
     assert plain < reference - 0.15
     assert held > reference - 0.06
     assert guarded.last.measurements["rate"] <= 0.5
-    assert guarded.optimizer.param_groups[0]["lr"] == pytest.approx(0.1 * guarded.last.measurements["rate"])
+    assert guarded.optimizer.param_groups[0]["lr"] == pytest.approx(0.1 * in_use(guarded))
 
 
 def test_disturbed_parameters_are_seen_within_two_looks(network, canaries, drift):
@@ -154,6 +160,18 @@ def test_each_reset_lowers_the_rate_by_how_soon_harm_came_and_again_by_what_it_w
     assert fired >= 2
 
 
+def test_the_rate_falls_with_the_evidence_and_comes_back_with_it(network, canaries, drift):
+    adapter = tidefast.adapt(network, "tent", reset=resets.Guard(limit=8.0), source=canaries, optimizer="adam:lr=0.01")
+    rates = []
+    for images, _ in drift:
+        adapter(images)
+        rates.append(adapter.optimizer.param_groups[0]["lr"] / 0.01)
+        assert rates[-1] == pytest.approx(in_use(adapter))
+    assert adapter.state["reset"]["rate"] == 1.0  # it was not reset
+    assert min(rates) < 0.9
+    assert any(later > earlier for earlier, later in itertools.pairwise(rates))
+
+
 def test_it_looks_at_once_and_then_less_and_less_often_until_it_has_its_pace(network, canaries, drift):
     adapter = tidefast.adapt(network, "batchnorm", reset="guard", source=canaries)
     looks = []
@@ -174,7 +192,7 @@ def test_the_rate_grows_back_to_what_was_given_and_not_beyond(network, canaries,
     for images, _ in drift[:40]:
         adapter(images)
         rates.append(adapter.last.measurements["rate"])
-        assert adapter.optimizer.param_groups[0]["lr"] == pytest.approx(0.5 * adapter.state["reset"]["rate"])
+        assert adapter.optimizer.param_groups[0]["lr"] == pytest.approx(0.5 * in_use(adapter))
     assert min(rates) < 0.2
     assert any(later > earlier for earlier, later in itertools.pairwise(rates))
     assert max(rates) <= 1.0

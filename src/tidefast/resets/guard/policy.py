@@ -34,9 +34,9 @@ class Guard(Promises):
     1. Now and then it dresses canaries, source images whose answers are known, in the look of the batch at hand.
     2. The adapted network and the one that does not adapt answer them; a canary that only the second gets right
        counts +1, one that only the first gets right -1, and their sum is divided by its standard error.
-    3. These losses, less `allowance` each time, are added up, never below zero (a CUSUM); above `limit` everything
-       returns to the source.
-    4. The learning rate is then lowered, the more the sooner harm was done, and once more by as much as it had been
+    3. These losses, less `allowance` each time, are added up, never below zero (a CUSUM); the nearer the sum is to
+       `limit`, the lower the learning rate, and at `limit` everything returns to the source.
+    4. The learning rate then stays lower, the more the sooner harm was done, and once more by as much as it had been
        lowered already.
     5. It grows again while nothing is wrong.
 
@@ -57,7 +57,7 @@ class Guard(Promises):
     }
 
     limit: Positive = 4.0
-    """Standard errors of loss, added up, above which it resets."""
+    """Standard errors of loss, added up, at which it resets; on the way there the learning rate falls to zero."""
     allowance: NonNegative = 0.25
     """Standard errors of loss that do not count, each time canaries are asked."""
     asked: Count = 64
@@ -93,6 +93,7 @@ class Guard(Promises):
         shared = [
             Field("batches", lambda: 0),
             Field("unasked", lambda: 0),
+            Field("lost", float),
             Field("rate", lambda: 1.0, lifetime="stream"),
             *self.promise_fields(),
         ]
@@ -100,7 +101,6 @@ class Guard(Promises):
             return [*shared, Field("kept", lambda: None)]
         return [
             *shared,
-            Field("lost", float),
             Field("next", int, lifetime="stream"),
             Field("looks", int, lifetime="stream"),
             Field("against", float, lifetime="stream"),
@@ -110,21 +110,27 @@ class Guard(Promises):
     @torch.no_grad()
     def observe(self, step: Step, state: State) -> Verdict:
         batches, unasked = int(state.number("batches")) + 1, int(state.number("unasked")) + len(step.images)
-        rate = state.number("rate")
+        rate, before = state.number("rate"), self._rate_in_use(state)
         asks = unasked >= min(2 * self.asked, batches * len(step.images) / self.eagerness)
         state.update({"batches": batches, "unasked": 0 if asks else unasked})
-        measured, harmful = {"rate": rate, **self.promised(state)}, False
+        measured, harmful = {"rate": before, **self.promised(state)}, False
         if asks:
             ask = self._ask_canaries if CANARIES in step.constants else self._ask_stream
             harmful, answers = ask(step, state)
             measured |= answers
         if harmful:
             share = min(self.mildest, max(self.harshest, batches / self.patience))
-            _change_rate(step, state, max(_LOWEST_RATE, rate * rate * share))
-            return Verdict(fraction=1.0, cut=0, measurements=measured)
-        if batches % self.quiet == 0 and rate < 1.0:
-            _change_rate(step, state, min(1.0, rate * self.growth))
-        return Verdict(measurements=measured)
+            state.update({"lost": 0.0, "rate": max(_LOWEST_RATE, rate * rate * share)})
+        elif batches % self.quiet == 0:
+            state["rate"] = min(1.0, rate * self.growth)
+        if step.optimizer is not None:
+            for group in step.optimizer.param_groups:
+                group["lr"] *= self._rate_in_use(state) / before
+        return Verdict(fraction=1.0, cut=0, measurements=measured) if harmful else Verdict(measurements=measured)
+
+    def _rate_in_use(self, state: State) -> float:
+        """The learning rate over the one that was given: lower while there is evidence of harm."""
+        return state.number("rate") * (1.0 - state.number("lost") / self.limit)
 
     def _ask_canaries(self, step: Step, state: State) -> tuple[bool, dict[str, float]]:
         """Whether not adapting would have answered enough canaries better, as the batch at hand looks."""
@@ -142,7 +148,7 @@ class Guard(Promises):
         if due and self.as_trained and step.network.statistics.needs_batch:
             self._ask_as_trained(step, state, look, own)
             measured["trained_answers"] = state.number("trained_answers")
-        return evidence > self.limit, measured
+        return evidence >= self.limit, measured
 
     def _ask_as_trained(self, step: Step, state: State, look: DressedCanaries, own: Tensor) -> None:
         """Who is to answer: the network with the batch's statistics, or the source as it was trained, with its own.
@@ -177,10 +183,3 @@ class Guard(Promises):
         kept = kept if state["kept"] is None else 0.5 * (kept + state.number("kept"))
         state["kept"] = kept
         return kept < self.belief, {"kept_belief": kept}
-
-
-def _change_rate(step: Step, state: State, rate: float) -> None:
-    if step.optimizer is not None:
-        for group in step.optimizer.param_groups:
-            group["lr"] *= rate / state.number("rate")
-    state["rate"] = rate
