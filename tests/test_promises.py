@@ -146,7 +146,7 @@ def test_only_a_reset_by_hand_starts_a_new_count():
 
 @pytest.mark.parametrize(("promise", "passes"), [({}, 1), ({"budget": 0.05}, 2), ({"alpha": 0.05}, 2)])
 def test_a_promise_costs_one_pass_and_none_costs_nothing(promise, passes):
-    guard = resets.Guard(belief=0.0, asked=1000, **promise)
+    guard = resets.Guard(belief=0.0, asked=1000, eagerness=1, **promise)
     adapter = tidefast.adapt(small_network(), "tent", reset=guard)
     images, counted = torch.rand(8, 3, 16, 16), []
     for _ in range(2):
