@@ -270,6 +270,31 @@ def test_another_experiment_is_kept_out_of_the_folder(finished, tmp_path):
 
 
 @pytest.mark.parametrize("complete", [False, True])
+def test_another_experiment_is_kept_out_of_a_run_that_has_lost_its_snapshot(complete, tmp_path):
+    stops = iter([False, False, True])
+    bench.run(experiment(steps=3 if complete else 4), tmp_path, should_stop=lambda: not complete and next(stops))
+    (tmp_path / SNAPSHOT).unlink()
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(tidefast.FolderError, match="seed 43 there, 44 asked"):
+        bench.run(experiment(steps=3, seed=44), tmp_path)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    longer = bench.run(experiment(steps=5), tmp_path)  # from the first batch on
+    assert (longer.complete, longer.batches) == (True, 5)
+
+
+def test_what_an_experiment_that_could_not_begin_noted_does_not_stay(tmp_path, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(tidefast.Adapter, "__call__", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            bench.run(experiment(steps=2), tmp_path / "run")
+    other = experiment(steps=2, model="bundled-vit")
+    bench.run(other, tmp_path / "run")
+    bench.run(other, tmp_path / "alone")
+    weights = [json.loads((tmp_path / name / "environment.json").read_text())["weights"] for name in ("run", "alone")]
+    assert weights[0] == weights[1]
+
+
+@pytest.mark.parametrize("complete", [False, True])
 def test_a_run_of_the_projects_former_name_is_refused_in_one_sentence(complete, finished, tmp_path):
     old = shutil.copytree(finished, tmp_path / "old")
     (old / ledger.DIGESTS).unlink()  # which runs of that time do not have

@@ -226,8 +226,10 @@ def claim(folder: Path, experiment: Experiment) -> None:
     stored, wanted = read_json(folder / EXPERIMENT), experiment.as_plain()
     if stored is not None:
         there = Experiment.of(stored)
-        if there == experiment or not (folder / SNAPSHOT).is_file():  # without one, nothing was done that could mix
+        if there == experiment:
             pass
+        elif not _has_rows(folder):  # nothing was done that could mix
+            clear(folder)
         elif _is_longer(experiment, there):
             _require_same_beginning(there, experiment, folder)
             _reopen(folder)
@@ -240,6 +242,11 @@ def claim(folder: Path, experiment: Experiment) -> None:
                 "--fresh, which deletes it"
             )
     write_atomically(folder / EXPERIMENT, json.dumps(wanted, indent=1).encode())
+
+
+def _has_rows(folder: Path) -> bool:
+    """Whether a run got so far that anything of it is kept."""
+    return any((folder / name).exists() for name in (SNAPSHOT, RESULT, *Ledger.FILES)) or Ledger(folder).written() > 0
 
 
 def _is_longer(experiment: Experiment, there: Experiment) -> bool:
