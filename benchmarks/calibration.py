@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -74,11 +74,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--steps", type=int, help="batches of a stream (default: as committed)")
     parser.add_argument("--seed", type=int, default=43)
+    parser.add_argument("--streams", nargs="+", choices=("clean", "drift"), default=("clean", "drift"))
     options = parser.parse_args()
     torch.set_num_threads(1)
     tidefast.keep_memory()
     rows = []
-    for row in lines(options.model, options.steps, options.seed):
+    for row in lines(options.model, options.steps, options.seed, options.streams):
         print(
             " ".join(f"{value:.3f}" if isinstance(value, float) else str(value) for value in row.values()), flush=True
         )
@@ -89,12 +90,12 @@ def main() -> None:
         writer.writerows(rows)
 
 
-def lines(model: str, steps: int | None, seed: int) -> Iterator[dict[str, str | float]]:
+def lines(model: str, steps: int | None, seed: int, chosen: Sequence[str]) -> Iterator[dict[str, str | float]]:
     """What is measured, contestant by contestant."""
     data, names, length, size, optimizer = SETTINGS[model]
     network, held = models.load(model), held_images(data)
-    for title, name in names.items():
-        stream = streams.make(name, part="stream", seed=seed, steps=steps or length, batch=size)
+    for title in chosen:
+        stream = streams.make(names[title], part="stream", seed=seed, steps=steps or length, batch=size)
         batches = [(batch.images, batch.labels) for batch in stream]
         for method, reset in CONTESTANTS:
             adapter = tidefast.adapt(network, method, reset=reset, optimizer=optimizer)

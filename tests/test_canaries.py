@@ -47,6 +47,9 @@ def test_canaries_are_read_from_a_folder_an_array_or_a_data_set(tmp_path):
         assert torch.equal(images, datasets.open_unlabelled(str(tmp_path / name)))  # the same order, whoever asks
     assert datasets.open_unlabelled(tmp_path / "photos", 10).shape == (10, 3, 16, 16)
     assert datasets.open_unlabelled(f"{tmp_path / 'photos'}:resize=12,crop=8").shape == (24, 3, 8, 8)
+    sized = datasets.open_unlabelled(f"{tmp_path / 'photos'}:size=8")
+    labelled = as_tensor(datasets.open(f"{tmp_path / 'photos'}", size=8)[list(range(24))].images)
+    assert {image.tobytes() for image in sized.numpy()} == {image.tobytes() for image in labelled.numpy()}
 
 
 def test_what_a_data_set_holds_sorted_comes_mixed():
@@ -81,7 +84,7 @@ def test_what_cannot_be_canaries_is_told_in_one_sentence(make, words, tmp_path):
 def test_images_of_different_sizes_are_named(tmp_path):
     for side in (8, 9):
         PIL.Image.new("RGB", (side, 8)).save(tmp_path / f"{side}.png")
-    with pytest.raises(DatasetError, match=r"9\.png is 9x8.*:resize=256,crop=224"):
+    with pytest.raises(DatasetError, match=r"9\.png is 9x8.*:size=224"):
         datasets.open_unlabelled(tmp_path)
 
 

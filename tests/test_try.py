@@ -63,10 +63,10 @@ def test_the_guarded_method_is_preferred_unless_another_is_clearly_better(right:
     contestants = pick_contestants(100, keys=list(trial.CONTESTANTS))
     histories = [SimpleNamespace(key=c.key, overall=share) for c, share in zip(contestants, right, strict=True)]
     made = trial.Trial(Path("out"), model="yours:net", data="a folder")
-    advice = trial.recommended(SimpleNamespace(histories=histories), contestants, made)
+    advice = trial.recommended(SimpleNamespace(histories=histories), contestants, made, 128)
     assert line in advice
     if "guard" in line:
-        assert "--reset guard --canaries 'a folder'" in advice
+        assert "--reset guard --canaries 'a folder:size=128'" in advice
 
 
 def test_bad_input_is_one_clear_line(tmp_path, capsys):

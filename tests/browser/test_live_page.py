@@ -489,6 +489,7 @@ def test_nothing_sticks_out_sideways(visit, stand, width, scheme):
     tab.goto(stand.address + "#door%2Fback")
     expect(tab.locator("[data-plot=latency]")).to_be_visible()
     assert tab.evaluate("document.documentElement.scrollWidth") == width
+    tab.locator("[data-plot=concentration]").scroll_into_view_if_needed()
     for share in (0.02, 0.98):
         box = tab.locator("[data-plot=concentration]").bounding_box()
         tab.mouse.move(box["x"] + share * box["width"], box["y"] + 20)

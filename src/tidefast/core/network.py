@@ -95,7 +95,8 @@ class Network:
     def admit(self, images: Tensor) -> Tensor:
         """Check a caller's batch, and bring it into the network's type."""
         if not isinstance(images, Tensor):
-            raise TypeError(f"images must be a torch.Tensor, got {type(images).__name__}")
+            given = type(images).__name__
+            raise TypeError(f"images must be a torch.Tensor, got {given}: torch.as_tensor makes one of an array")
         if not images.is_floating_point():
             raise TypeError(
                 f"images must be floats as the model expects them, got {images.dtype}: convert first, for example "

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from tidefast.core.specification import Specification
+from tidefast.core.validation import require_count
 from tidefast.datasets.cifar10 import is_cifar10
 from tidefast.datasets.errors import DatasetError
-from tidefast.datasets.folder import SUFFIXES, image_names
+from tidefast.datasets.folder import SUFFIXES, image_names, shorter_side
 from tidefast.datasets.imageset import Pixels
 from tidefast.datasets.opening import open_images
 from tidefast.datasets.picture import read_rgb
@@ -27,8 +28,8 @@ _ARRAYS = "uint8 [N, H, W, 3], or float32 [N, 3, H, W] in [0, 1]"
 def open_unlabelled(spec: str | os.PathLike[str], most: int = 256) -> Tensor:
     """At most so many images [n, 3, H, W] in [0, 1], spread evenly over what `spec` names, in an order that mixes them.
 
-    `spec`: a folder of image files, at any depth (as they are; "folder:resize=256,crop=224" prepares them); a file
-    .npy; a file .npz with the array images; or a set of images as `open_images` takes it, such as "bundled:part=held".
+    `spec`: a folder of image files, at any depth (as they are; "folder:size=224" prepares them as `open_images` does);
+    a file .npy; a file .npz with the array images; or a set as `open_images` takes it, such as "bundled:part=held".
     The order is always the same; it mixes what folders and sets hold sorted, so that any few of them are a fair batch.
 
     >>> open_unlabelled("bundled:part=held", 64).shape
@@ -54,9 +55,14 @@ def _chosen(count: int, most: int) -> npt.NDArray[np.int64]:
 
 
 def _preparation(given: Specification) -> dict[str, Any]:
-    if unknown := given.options.keys() - {"resize", "crop"}:
-        raise DatasetError(f"a folder of images has no option {', '.join(sorted(unknown))}; its options: resize, crop")
-    return given.options
+    if unknown := given.options.keys() - {"size", "resize", "crop"}:
+        raise DatasetError(f"a folder of images has no option {', '.join(sorted(unknown))}; its options: size, resize")
+    options = dict(given.options)
+    if "size" in options:
+        options["crop"] = options.pop("size")
+        require_count("size", options["crop"])
+        options.setdefault("resize", shorter_side(options["crop"]))
+    return options
 
 
 def _from_files(root: Path, most: int, resize: int | None = None, crop: int | None = None) -> Pixels:
@@ -69,7 +75,7 @@ def _from_files(root: Path, most: int, resize: int | None = None, crop: int | No
         if picture.shape != pictures[0].shape:
             raise DatasetError(
                 f"the images in {root} have different sizes: {chosen[0]} is {_size(pictures[0])}, {name} is "
-                f"{_size(picture)}; prepare them on the way, as in '{root}:resize=256,crop=224'"
+                f"{_size(picture)}; prepare them on the way, as in '{root}:size=224'"
             )
     return np.stack(pictures)
 

@@ -104,7 +104,8 @@ def run(
     trial = dataclasses.replace(trial, steps=steps)
     outcome = perform(trial, contestants, workers, 50, fresh=fresh, console=console)
     if not outcome.interrupted and not outcome.failures:
-        advice = recommended(outcome.content, contestants, trial)
+        side = bench.stream_of(trial.experiment(contestants[0]))[0].images.shape[-1]
+        advice = recommended(outcome.content, contestants, trial, side if Path(trial.data).is_dir() else None)
         trial = dataclasses.replace(trial, advice=advice)
         content = trial.content(contestants)
         report.write(content, outcome.page)
@@ -113,8 +114,13 @@ def run(
     return outcome
 
 
-def recommended(content: report.ReportData, contestants: list[Contestant], trial: Trial) -> str:
-    """Which of the contestants was best, by how much over the model as it is, and the line of code that makes it."""
+def recommended(
+    content: report.ReportData, contestants: list[Contestant], trial: Trial, side: int | None = None
+) -> str:
+    """Which of the contestants was best, by how much over the model as it is, and the line of code that makes it.
+
+    side: of the images, where they come from files.
+    """
     overall = {history.key: history.overall for history in content.histories}
     best = max(contestants, key=lambda c: overall[c.key] + SAME / 100 * (c.reset.name == "guard"))
     gain = 100 * (overall[best.key] - overall["source"])
@@ -126,7 +132,7 @@ def recommended(content: report.ReportData, contestants: list[Contestant], trial
     python, shell = f'"{best.method.name}"', f"--method {best.method.name}"
     if best.reset.name == "guard":
         python += ', reset="guard", source=canaries'
-        size = f":size={trial.images['size']}" if "size" in trial.images else ""
+        size = "" if side is None else f":size={side}"
         shell += f" --reset guard --canaries {shlex.quote(trial.canaries or trial.data + size)}"
     if trial.optimizer is not None:
         python += f', optimizer="{trial.optimizer}"'

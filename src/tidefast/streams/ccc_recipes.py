@@ -141,8 +141,9 @@ class CCCRecipe(Recipe):
         if self.matrix is not None:
             return matrix_of(self.matrix)
         raise ValueError(
-            f"a path with a mean accuracy of {self.aim:g} % needs a matrix of accuracies: give matrix= the file that "
-            "`tidefast calibrate` measured, the published pickle, or 'synthetic' for a stream that is not calibrated"
+            f"a path with a mean accuracy of {self.aim:g} % needs a matrix of accuracies: give matrix= (--matrix) the "
+            "file that `tidefast calibrate` measured, the published pickle, or 'synthetic' for a stream that is not "
+            "calibrated"
         )
 
 

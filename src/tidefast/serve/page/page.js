@@ -502,8 +502,11 @@
 
   const draw = () => {
     if (!charts.length) {
-      const first = Object.entries(info.measurements).filter(([, about]) => !about.beside).map(measured);
-      charts.push(...[...first, ...FIGURES].map(newChart));
+      const own = Object.entries(info.measurements).filter(([, about]) => !about.beside).map(measured);
+      const figures = [...own, ...FIGURES];
+      // What one understands without knowing the policy comes first.
+      const plain = figures.filter(({ key }) => key === "images" || key.startsWith("canary"));
+      charts.push(...[...plain, ...figures.filter((figure) => !plain.includes(figure))].map(newChart));
       $("charts").replaceChildren(...charts.map((chart) => chart.panel));
     }
     $("no-history").hidden = records.length > 0;
