@@ -7,10 +7,14 @@ import dataclasses
 import importlib
 import os
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from tidefast.commands.environment import naming_variables, read_environment
 from tidefast.core import extras
 from tidefast.errors import TidefastError
+
+if TYPE_CHECKING:
+    from tidefast.serve.settings import Settings
 
 PURPOSE = "an HTTP service: many streams over one model, each adapting on its own; a restart goes on where it stopped"
 EXAMPLE = "tidefast serve --model bundled-resnet --method roid --reset asr --optimizer adam:lr=1e-3 --state state"
@@ -90,6 +94,26 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--drain", type=float, metavar="S", help="seconds for the rest at the end (default %(default)g)"
     )
+    parser.add_argument(
+        "--cluster",
+        nargs="?",
+        const="local",
+        metavar="ADDRESS",
+        help="take part in a Ray cluster, and answer for all of its streams: auto for the one that this node is part "
+        "of; without an address, a cluster of this machine alone, to use all of its cores (extra ray)",
+    )
+    parser.add_argument(
+        "--partitions",
+        type=int,
+        metavar="P",
+        help="of the cluster's streams, each a process (default: as the state has it, or one for each core)",
+    )
+    parser.add_argument(
+        "--lease",
+        type=float,
+        metavar="S",
+        help="seconds after which a partition that cannot be reached is taken over (default %(default)g)",
+    )
     parser.add_argument("--access-log", action="store_true", help="a line for each request")
     parser.add_argument("--log", choices=("text", "json"), help="json: every line an object (default %(default)s)")
     parser.add_argument("--otel", action="store_true", help="traces and metrics by OpenTelemetry, where OTEL_... say")
@@ -133,7 +157,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _serve(options: argparse.Namespace) -> int:
-    import logging
     from pathlib import Path
 
     from tidefast import serve
@@ -148,20 +171,28 @@ def _serve(options: argparse.Namespace) -> int:
     if settings.otel:  # what is missing is told before a model is loaded
         with extras.needed("otel", by="tidefast serve --otel"):
             importlib.import_module("tidefast.serve.telemetry")
-    service = serve.open_service(settings)
+    if settings.cluster is None:
+        service = serve.open_service(settings)
+        return serve.run(service, lambda address: _tell(settings, f"{len(service.fleet)} streams", address))
+    from tidefast.serve.cluster.joining import joined
 
-    def started(address: str) -> None:
-        what = f"{settings.model}, {settings.method} + {settings.reset}, {len(service.fleet)} streams"
-        line = f"tidefast serves {what} on {address} (documents at {address}/docs)"
-        if settings.log == "json":
-            from tidefast.serve.json_log import JsonLogFormatter
+    with joined(settings) as front:
+        return serve.run(front, lambda address: _tell(settings, f"{front.partitions} partitions", address))
 
-            record = logging.LogRecord("tidefast", logging.INFO, "", 0, line, None, None)
-            record.fields = {"address": address}
-            line = JsonLogFormatter().format(record)
-        print(line, flush=True)
 
-    return serve.run(service, started)
+def _tell(settings: Settings, how_many: str, address: str) -> None:
+    """The line that says that it has started."""
+    import logging
+
+    what = f"{settings.model}, {settings.method} + {settings.reset}, {how_many}"
+    line = f"tidefast serves {what} on {address} (documents at {address}/docs)"
+    if settings.log == "json":
+        from tidefast.serve.json_log import JsonLogFormatter
+
+        record = logging.LogRecord("tidefast", logging.INFO, "", 0, line, None, None)
+        record.fields = {"address": address}
+        line = JsonLogFormatter().format(record)
+    print(line, flush=True)
 
 
 def _side(given: list[int] | None) -> tuple[int, int] | None:

@@ -8,5 +8,5 @@ ADAPTATION = ("resets", "concentration", "disagreement", "canaries", "nonfinite"
 OF_A_STREAM = (*ADAPTATION, "input")
 """Kinds that the steps of a stream raise and clear."""
 
-KINDS = ("resets", "concentration", "disagreement", "canaries", "input", "nonfinite", "lost", "snapshots")
-"""Every kind of alarm; the last is about the service, "lost" about a stream or all, the others about a stream."""
+KINDS = ("resets", "concentration", "disagreement", "canaries", "input", "nonfinite", "lost", "snapshots", "partition")
+"""Every kind of alarm; the last two are about the service, "lost" about a stream or all, the others about a stream."""

@@ -13,6 +13,7 @@ Reason = Literal[
     "foreign",
     "malformed",
     "memory",
+    "moving",
     "rate",
     "stopping",
     "storage",

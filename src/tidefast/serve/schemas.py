@@ -19,6 +19,7 @@ STATUS = {
     "foreign": 403,
     "malformed": 400,
     "memory": 503,
+    "moving": 503,
     "rate": 429,
     "stopping": 503,
     "storage": 503,

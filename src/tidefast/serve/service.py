@@ -30,6 +30,7 @@ from tidefast.serve.alarms import Alarm
 from tidefast.serve.answer import Answer
 from tidefast.serve.batching import Batcher, PendingRequest, Work
 from tidefast.serve.canaries import MEASURES, Canaries
+from tidefast.serve.decoding import Decoders
 from tidefast.serve.limits import ByteBudget
 from tidefast.serve.refused import RefusedError
 from tidefast.serve.settings import Settings
@@ -163,22 +164,22 @@ class Service:
             queue=chosen.queue,
             stream_queue=chosen.stream_queue,
         )
-        self._decoders = started_pool(2, "tidefast-decode")
+        self._decoders = Decoders()
         self._hands = started_pool(4, "tidefast-hand")
         self._labelling = started_pool(1, "tidefast-labels")
         self._periodic = asyncio.create_task(self._snapshot_now_and_then())
         self.ready = True
 
-    async def stop(self) -> None:
+    async def stop(self, drain: float | None = None) -> None:
         """Finish what was accepted, within `drain` seconds, take a last snapshot, and let go of the state folder."""
         self.stopping, self.ready = True, False
-        await self._batcher.stop(self.settings.drain)
+        await self._batcher.stop(self.settings.drain if drain is None else drain)
         self._periodic.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._periodic
         with contextlib.suppress(OSError):
             await self._by_hand(self._take_snapshot)
-        self._decoders.shutdown()
+        self._decoders.close()
         self._labelling.shutdown()
         self._hands.shutdown()
         self.snapshots.close()
@@ -189,15 +190,15 @@ class Service:
             with contextlib.suppress(OSError):  # logged and counted; the next one may work
                 await self._by_hand(self._take_snapshot)
 
-    def _take_snapshot(self, always: bool = False) -> tuple[int, int] | None:
+    def _take_snapshot(self, always: bool = False, least: int = 0) -> tuple[int, int] | None:
         started = time.perf_counter()
         try:
             try:
-                taken = self.snapshots.take(self.fleet, always=always)
+                taken = self.snapshots.take(self.fleet, always=always, least=least)
             except LostStreamError as error:
                 for name in error.names:
                     self._recover(name)
-                taken = self.snapshots.take(self.fleet, always=always)
+                taken = self.snapshots.take(self.fleet, always=always, least=least)
         except Exception as error:  # whatever it is, such as no thread to be had: the next one may work
             self.snapshot_works = False
             self.watch.snapshot(time.perf_counter() - started, len(self.fleet), False)
@@ -220,10 +221,8 @@ class Service:
     # -- images -----------------------------------------------------------------------------------------------
 
     async def decode(self, work: Callable[[], T], size: int) -> T:
-        """Run a decoder; in a thread unless it has so little to do that the way there would cost more."""
-        if size <= _SMALL:
-            return work()
-        return await asyncio.get_running_loop().run_in_executor(self._decoders, work)
+        """Run a decoder, without keeping other requests waiting."""
+        return await self._decoders.run(work, size)
 
     async def answer(self, name: str, pixels: images.ImageArray, *, adapt: bool) -> Answer:
         """Predict, and adapt unless told otherwise; whatever prevents it is a RefusedError."""
@@ -406,6 +405,10 @@ class Service:
                 states.append(self._status(name))
         return states
 
+    async def ranks(self, prefix: str) -> list[tuple[int, int, str]]:
+        """Streams whose names begin with `prefix` in the order of attention; see `Watch.ranks`."""
+        return await self._by_hand(lambda: self.watch.ranks(name for name in self.fleet if name.startswith(prefix)))
+
     async def status(self, name: str) -> dict[str, Any]:
         """What is known of a stream."""
         return self._status(name)
@@ -550,10 +553,10 @@ class Service:
 
     # -- the whole --------------------------------------------------------------------------------------------
 
-    async def snapshot(self) -> dict[str, Any]:
-        """Take a snapshot now."""
+    async def snapshot(self, least: int = 0) -> dict[str, Any]:
+        """Take a snapshot now; its number is `least`, unless there is a higher one already."""
         try:
-            taken = await self._by_hand(self._take_snapshot, True)
+            taken = await self._by_hand(self._take_snapshot, True, least)
         except OSError as error:
             raise RefusedError("storage", f"no snapshot could be taken: {error.strerror or error}") from error
         assert taken is not None
@@ -606,7 +609,6 @@ class Service:
 
 
 _PAUSES = (0.02, 0.1)  # seconds until an idle stream that cannot be read is tried again; other streams wait meanwhile
-_SMALL = 64 * 1024  # bytes that are looked at faster than a thread is woken
 
 
 def _statistics(batch: Tensor) -> ImageStatistics:

@@ -16,6 +16,10 @@ from tidefast.core.resumption import Resumption
 from tidefast.serve.alarm_kinds import OF_A_STREAM
 
 TOKEN_LENGTH = 16
+_OF_A_NODE = (
+    *("host", "port", "token", "connections", "rate", "body_budget", "access_log", "log"),
+    *("cluster", "partitions"),
+)
 Seconds = Annotated[float, Interval(gt=0.0, le=1e6)]
 
 
@@ -96,6 +100,13 @@ class Settings(Constrained):
     otel: bool = False
     """Send traces and metrics by OpenTelemetry, where its own variables say."""
 
+    cluster: str | None = None
+    """Address of a Ray cluster to take part in: "local" for one of one's own, "auto" for that of this node."""
+    partitions: Count | None = None
+    """Of the cluster's streams; left out, as `state` has it, or one for each core of the cluster."""
+    lease: Seconds = 10.0
+    """Seconds after which a partition that cannot be reached is taken over."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.stream_queue < self.max_batch or self.queue < self.max_batch:
@@ -103,6 +114,8 @@ class Settings(Constrained):
                 f"queue and stream_queue must hold max_batch ({self.max_batch}) images or more, "
                 f"got {self.queue} and {self.stream_queue}"
             )
+        if self.partitions is not None and self.cluster is None:
+            raise ValueError(f"partitions are those of a cluster, got {self.partitions}: give --cluster too")
         if self.body_budget < self.max_body:
             raise ValueError(
                 f"body_budget must be max_body ({self.max_body}) bytes or more, got {self.body_budget}: one request "
@@ -136,9 +149,24 @@ class Settings(Constrained):
         """Threads of torch for each worker."""
         return self.threads or max(1, (os.cpu_count() or 1) // self.workers)
 
+    def of_the_cluster(self) -> Settings:
+        """What all nodes of a cluster have in common: no secret, and nothing that is a node's own."""
+        own: dict[str, Any] = {one.name: one.default for one in dataclasses.fields(self) if one.name in _OF_A_NODE}
+        own["body_budget"] = max(self.max_body, own["body_budget"])
+        return dataclasses.replace(self, **own, state=Path(self.state).resolve())
+
+    def differing(self, other: Settings) -> list[str]:
+        """Names of the settings that are not the same.
+
+        >>> Settings(method="eta").differing(Settings(method="roid", keep=3))
+        ['keep', 'method']
+        """
+        mine, theirs = dataclasses.asdict(self), dataclasses.asdict(other)
+        return sorted(name for name in mine if mine[name] != theirs[name])
+
     def public(self) -> dict[str, Any]:
         """What everybody who has the token may know: numbers and names, no secret and no path."""
-        hidden = {"token", "state", "weights", "source", "canaries", "labels", "host", "port"}
+        hidden = {"token", "state", "weights", "source", "canaries", "labels", "host", "port", "cluster"}
         plain = dataclasses.asdict(self)
         return {name: value for name, value in plain.items() if name not in hidden}
 

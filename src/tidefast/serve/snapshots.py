@@ -120,6 +120,8 @@ class Snapshots:
         self._taking = threading.Lock()
         self._naming = threading.Lock()  # the journal and the fleet name the same streams while nobody holds it
         self._changes = -1
+        self.least: Callable[[], int] = lambda: 0
+        """The next snapshot has this number, or a higher one."""
         self.unreadable: list[int] = []
         """Snapshots that were passed over at the start, because the lists of their streams are damaged."""
 
@@ -150,7 +152,7 @@ class Snapshots:
             return sorted(int(path.name) for path in self.folder.iterdir() if _NUMBERED.fullmatch(path.name))
         return []
 
-    def _last(self) -> int:
+    def last(self) -> int:
         """The highest number that was ever used, as far as anything remembers it."""
         return max([0, *self.numbers()[-1:], *self.journal.dropped.values()])
 
@@ -197,7 +199,7 @@ class Snapshots:
             fleet.begin(name)
         self.journal.names |= set(fleet)
         try:
-            self.journal.compact(numbers[-1] if numbers else self._last() + 1)
+            self.journal.compact(numbers[-1] if numbers else self.last() + 1)
         except OSError as error:
             _log.warning("the journal cannot be written, it stays as it is: %s", error)
         self._changes = fleet.changes
@@ -207,14 +209,18 @@ class Snapshots:
         """Whether a stream that is in a snapshot was not dropped since; one of its name may have begun again."""
         return number > self.journal.dropped.get(name, -1)
 
-    def take(self, fleet: Fleet, *, always: bool = False) -> tuple[int, int] | None:
-        """Take a snapshot if anything has changed since the last: its number and how many streams it holds."""
+    def take(self, fleet: Fleet, *, always: bool = False, least: int = 0) -> tuple[int, int] | None:
+        """Take a snapshot if anything has changed since the last: its number and how many streams it holds.
+
+        always: also when nothing has changed.
+        least: its number, unless there is a higher one already.
+        """
         with self._taking:
             self._ensure_folder()
             changes = fleet.changes
             if changes == self._changes and not always and self.folder.is_dir():
                 return None
-            number = self._last() + 1
+            number = max(self.last() + 1, self.least(), least)
             streams = fleet.snapshot(self.path(number))
             self._changes = changes
             for old in self.numbers()[: -self.keep]:
@@ -246,7 +252,7 @@ class Snapshots:
                 raise KeyError(f"there is no stream {name!r}")
             with self._naming:
                 self._ensure_folder()
-                self.journal.drop(name, self._last())
+                self.journal.drop(name, self.last())
                 fleet.drop(name)
 
     def find(self, name: str) -> Path | None:

@@ -237,7 +237,14 @@ class Watch:
             return [alarm for alarm in self._alarms.values() if name is None or alarm.stream == name]
 
     def ranked(self, names: Iterable[str]) -> list[str]:
-        """Names in the order of attention: most alarms first, then used within a minute, an hour, earlier, never."""
+        """Names in the order of attention."""
+        return [name for *_, name in self.ranks(names)]
+
+    def ranks(self, names: Iterable[str]) -> list[tuple[int, int, str]]:
+        """Names in the order of attention: most alarms first, then used within a minute, an hour, earlier, never.
+
+        Before each name stand the numbers that make the order, to merge several lists by.
+        """
         with self._lock:
             now, used, alarms = self._clock(), self._seen.copy(), self._alarms_of.copy()
 
@@ -246,7 +253,7 @@ class Watch:
             idle = math.inf if seen is None else now - seen[0]
             return -alarms[name], sum(idle > limit for limit in (60.0, 3600.0, 1e12)), name
 
-        return sorted(names, key=rank)
+        return sorted(map(rank, names))
 
     def metrics(self) -> bytes:
         """All numbers in Prometheus' text format."""
