@@ -41,6 +41,9 @@ from tidefast.serve.cluster.steward import (
 LOCAL = "local"
 """The address that means: a Ray of one's own, on this machine alone."""
 
+NODE = "TIDEFAST_RAY_NODE"
+"""The environment variable with the IP address of the Ray node to belong to, where a machine runs several."""
+
 _PATIENCE = 300.0  # seconds until the first partition must serve; the others may take a third of it
 _CALL = 30.0  # seconds for one answer of an actor
 _log = logging.getLogger("tidefast.serve")
@@ -69,6 +72,8 @@ def joined(settings: Settings) -> Iterator[Front]:
 def _connected(address: str, state: Path) -> Iterator[None]:
     namespace = f"tidefast-{hashlib.blake2b(str(state).encode(), digest_size=6).hexdigest()}"
     options: dict[str, Any] = {"include_dashboard": False} if address == LOCAL else {}
+    if NODE in os.environ:
+        options["_node_ip_address"] = os.environ[NODE]
     try:
         ray.init(address=address, namespace=namespace, logging_level=logging.ERROR, **options)
     except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
