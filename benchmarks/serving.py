@@ -132,15 +132,15 @@ class Connection:
     It opens itself when needed. Whatever ends it early is a ConnectionError.
     """
 
-    def __init__(self, port: int) -> None:
-        self._port = port
+    def __init__(self, port: int, host: str = "127.0.0.1") -> None:
+        self._port, self._host = port, host
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def ask(self, verb: str, path: str, body: bytes = b"", **about: Any) -> tuple[int, Any]:
         """Status and content of the answer; `about` is what `head` takes."""
         try:
             if self._streams is None:
-                self._streams = await asyncio.open_connection("127.0.0.1", self._port)
+                self._streams = await asyncio.open_connection(self._host, self._port)
             reader, writer = self._streams
             writer.write(head(verb, path, len(body), **about) + body)
             said = (await reader.readuntil(b"\r\n\r\n")).lower()

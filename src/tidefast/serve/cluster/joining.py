@@ -21,6 +21,7 @@ from tidefast.serve.settings import Settings
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_worker_niceness", "0")  # for a Ray of one's own: its default is for work that can wait
+os.environ.setdefault("RAY_DEDUP_LOGS", "0")  # our own logs bound themselves
 try:
     import ray
 except ImportError as error:

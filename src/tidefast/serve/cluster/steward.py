@@ -27,6 +27,7 @@ STEWARD = "steward"
 _TICK = 1.0  # seconds between two rounds
 _ABSENT = 10.0  # seconds after which a front that says nothing is no longer counted
 _SETTLED = 3.0  # seconds for which nodes and partitions are as they are before any is moved
+_SILENT = 20.0  # seconds, or a lease, after which a process that says nothing hangs
 _SLOW_START = 180.0  # seconds that a new process may take until it answers
 _log = logging.getLogger("tidefast.serve")
 
@@ -140,10 +141,10 @@ class Steward:
         except TimeoutError:
             since = self._since.get(index, now)
             waited = now - self._answered.get(index, since)
-            if waited > (self._settings.lease if index in self._answered else _SLOW_START):
+            if waited > (max(_SILENT, self._settings.lease) if index in self._answered else _SLOW_START):
                 await self._restart(index, f"has not answered for {waited:.0f} s")
             return
-        except ray.exceptions.ActorDiedError:
+        except (ray.exceptions.ActorDiedError, ray.exceptions.ActorUnschedulableError):  # as when its node is gone
             self._forget(index)
             return
         except ray.exceptions.RayError:  # Ray is restarting it
@@ -208,7 +209,8 @@ class Steward:
             max_task_retries=0,  # a step that may have been taken is not taken twice
             max_concurrency=10_000,
             num_cpus=0,  # this class decides how many share a node
-            scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=True),
+            # Ray restarts it there; when the node is gone it says so, and this class chooses another.
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
         )
         return actor.remote(self._settings, self._layout, index)
 
