@@ -5,8 +5,8 @@ sudo python benchmarks/cut_off.py --unfenced # the same with partitions that tak
 
 Each node is a network namespace with a Ray node and a front in it; all see the same state folder, on this machine's
 disk, also the one that is cut off: it can reach no other node any more, while clients reach it, and the others. Every
-stream has two clients, one at the head's front and one at the front of the node that will be cut off, which send without
-pause. Afterwards all answers of a stream must make one line, in real time: an answer that had arrived before another
+stream has two clients that send without pause, one at the head's front and one at the front of the node that will be
+cut off. Afterwards all answers of a stream must make one line, in real time: an answer that had arrived before another
 request was sent has a lower step; the line may go back once, when the partition is taken over, and never again.
 """
 
@@ -38,6 +38,7 @@ NETWORK = "10.77.0"
 BRIDGE = "tidefast0"
 NODES = (1, 2, 3)
 CUT = 3
+HEAD = ["--head", "--port=6379", "--include-dashboard=false"]
 PARTITIONS = 3
 PORT = 8000
 STREAMS = [f"camera-{number}" for number in range(6)]
@@ -120,10 +121,13 @@ def cluster(folder: Path, environment: dict[str, str]) -> Iterator[None]:
     environment = {**environment, **health, "RAY_worker_niceness": "0", "RAY_USAGE_STATS_ENABLED": "0"}
     try:
         for node in NODES:
-            where = ["--head", "--port=6379"] if node == NODES[0] else [f"--address={address(NODES[0])}:6379"]
+            where = (
+                ["--head", "--port=6379", "--include-dashboard=false"]
+                if node == NODES[0]
+                else [f"--address={address(NODES[0])}:6379"]
+            )
             options = [f"--node-ip-address={address(node)}", "--num-cpus=1", f"--temp-dir={folder}/ray-{node}"]
-            command = (f"{BIN}/ray", "start", "--block", "--include-dashboard=false", *where, *options)
-            processes.append(started(node, folder, environment, *command[: 3 if node != 1 else 4], *where, *options))
+            processes.append(started(node, folder, environment, f"{BIN}/ray", "start", "--block", *where, *options))
             time.sleep(8.0 if node == NODES[0] else 2.0)
         for node in NODES:
             options = ["--cluster", f"{address(NODES[0])}:6379", "--partitions", str(PARTITIONS), "--lease", "5"]
@@ -231,9 +235,9 @@ def wait_for_all() -> list[dict[str, Any]]:
     deadline = time.monotonic() + 240
     while time.monotonic() < deadline:
         views = [partitions(node) for node in NODES]
-        if all(view and {one["phase"] for one in view} == {"serving"} for view in views):
-            if len({one["node"] for one in views[0]}) == len(NODES):
-                return views[0]
+        serve = all(view and {one["phase"] for one in view} == {"serving"} for view in views)
+        if serve and len({one["node"] for one in views[0]}) == len(NODES):
+            return views[0]
         time.sleep(2.0)
     raise SystemExit(f"the cluster did not come up: {views}")
 

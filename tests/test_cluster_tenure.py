@@ -23,7 +23,7 @@ pytest.importorskip("fastapi", reason="left out: the extra `serve` is not instal
 
 import tidefast
 from tidefast.serve.cluster import tenure as tenures
-from tidefast.serve.cluster.layout import Layout, made_layout, partition_of
+from tidefast.serve.cluster.layout import ClusterLayout, made_layout, partition_of
 from tidefast.serve.cluster.partition import Partition
 from tidefast.serve.cluster.tenure import LostTenureError, Tenure
 from tidefast.serve.settings import Settings
@@ -280,7 +280,7 @@ async def take_over(state: Path, former: subprocess.Popen[str], fenced: bool) ->
     layout = made_layout(state, None, otherwise=1)
     successor = await serving(Partition(settings(state), layout, 0))
     steps = {name: [await step(successor, name) for _ in range(3)] for name in STREAMS}
-    folder = Layout.folder_of(state, 0) / "000002"
+    folder = ClusterLayout.folder_of(state, 0) / "000002"
     await successor.ask("snapshot")
     before = tree(folder / "snapshots").keys()
     woken = time.monotonic()

@@ -26,6 +26,7 @@ pytest.importorskip("ray", reason="left out: the extra `ray` is not installed")
 import serving
 from serving import Connection, Levels, Running, Step
 
+import tidefast
 from tidefast import cli
 from tidefast.serve.cluster.joining import NODE
 from tidefast.serve.cluster.layout import partition_of
@@ -148,6 +149,8 @@ class Client:
     """Steps that were answered, and then gone."""
     safe: int = 0
     """Steps that were answered before a snapshot."""
+    gone: list[list[Step]] = field(default_factory=list)
+    """What the stream had seen before it went back."""
     place: int = 0
 
     @property
@@ -175,36 +178,40 @@ class Client:
 
     def _note(self, step: int, answer: serving.Answer) -> None:
         if step == len(self.steps) + 2 and self.unanswered is not None:  # a request without an answer was a step
-            made = self.checked(len(self.steps))(serving.as_tensor(self.unanswered))
+            made = self.checked(self.steps)(serving.as_tensor(self.unanswered))
             self.steps.append(Step(step - 1, self.unanswered, made))
         if step <= len(self.steps):  # back to a snapshot
             assert self.refused, f"{self.stream} went back to step {step} from {len(self.steps)} and nobody was told"
             assert step > self.safe, f"{self.stream} went back to step {step}, behind a snapshot of step {self.safe}"
-            self.check()  # what is lost was answered rightly, too
+            self.gone.append(self.steps.copy())
             self.lost += len(self.steps) - step + 1
             del self.steps[step - 1 :]
         assert step == len(self.steps) + 1, f"{self.stream} is at {step}, after {len(self.steps)}"
         self.unanswered = None
         self.steps.append(Step(step, answer.levels, answer.logits))
 
-    def checked(self, step: int) -> Any:
+    def checked(self, steps: list[Step]) -> tidefast.Adapter:
         adapter = serving.lone()
-        assert serving.wrong_answers(adapter, self.steps[:step]) == 0, self.stream
+        assert serving.wrong_answers(adapter, steps) == 0, self.stream
         return adapter
 
     def check(self) -> None:
-        self.checked(len(self.steps))
+        """All answers, those that were lost later too."""
+        for steps in (*self.gone, self.steps):
+            self.checked(steps)
+        self.gone.clear()
 
 
 def load(fronts: dict[int, Running], clients: list[Client], during: Callable[[], Awaitable[Any]]) -> None:
-    """All clients send, each by the front that is next, until `during` has ended and each has had one more answer."""
+    """All clients send, each by the front that is next, until `during` has ended, and each has then sent and been answered."""
     over = asyncio.Event()
 
     async def client(one: Client, number: int) -> None:
         connections = [Connection(front.port) for front in fronts.values()]
         try:
-            answered = False
-            while not (over.is_set() and answered):
+            last = answered = False
+            while not (last and answered):
+                last = over.is_set()
                 answered = await one.send(connections[number % len(connections)])
                 number += not answered
                 await asyncio.sleep(0.1)

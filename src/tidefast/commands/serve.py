@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from tidefast.serve.settings import Settings
 
 PURPOSE = "an HTTP service: many streams over one model, each adapting on its own; a restart goes on where it stopped"
-EXAMPLE = "tidefast serve --model bundled-resnet --method roid --reset asr --optimizer adam:lr=1e-3 --state state"
+EXAMPLE = (
+    "tidefast serve --model bundled-resnet --method roid --reset asr --optimizer adam:lr=1e-3 --state state; on all "
+    "cores of a machine: tidefast serve --cluster --partitions 4 --state cluster-state"
+)
 EXTRA = "serve"
 VARIABLES = "TIDEFAST_SERVE"
 """How the environment variables of the options begin."""

@@ -14,7 +14,7 @@ import ray
 from tidefast.core.feedback import Feedback
 from tidefast.serve.alarms import Alarm
 from tidefast.serve.answer import Answer
-from tidefast.serve.cluster.layout import Layout, partition_of
+from tidefast.serve.cluster.layout import ClusterLayout, partition_of
 from tidefast.serve.cluster.merging import merged_metrics, merged_snapshots
 from tidefast.serve.cluster.steward import Joined, Left, PartitionState, partition_name
 from tidefast.serve.decoding import Decoders
@@ -42,7 +42,7 @@ class Front:
     def __init__(
         self,
         settings: Settings,
-        layout: Layout,
+        layout: ClusterLayout,
         name: str,
         node: str,
         steward: Callable[[], Any],
@@ -58,6 +58,7 @@ class Front:
         self._about = about
         self._find_steward = steward
         self._handles: dict[int, Any] = {}
+        self._finding: dict[int, asyncio.Task[Any]] = {}
         self._terms = [0] * layout.partitions
         self._states: list[PartitionState] = []
         self._absent: dict[int, float] = {}  # partitions that do not serve, and since when
@@ -87,7 +88,7 @@ class Front:
             try:
                 steward = await asyncio.to_thread(self._find_steward)
                 async with asyncio.timeout_at(asyncio.get_running_loop().time() + deadline - time.monotonic()):
-                    left = await steward.leave.remote(self._name)
+                    left = await steward.leave.remote(self._name, self._node)
                 if left.last:
                     await asyncio.to_thread(ray.kill, steward, no_restart=True)
             except (ray.exceptions.RayError, TimeoutError) as error:
@@ -132,16 +133,15 @@ class Front:
         patience = self.settings.timeout + _SLACK if patience is None else patience
         try:
             async with asyncio.timeout(patience):
-                if index not in self._handles:
-                    self._handles[index] = await asyncio.to_thread(ray.get_actor, partition_name(index))
-                reply = await self._handles[index].ask.remote(what, *arguments)
+                handle = self._handles.get(index) or await self._found(index)
+                reply = await handle.ask.remote(what, *arguments)
         except TimeoutError:
             raise RefusedError(
                 "timeout", f"partition {index} did not answer within {patience:g} s: try again later"
             ) from None
         except (ray.exceptions.RayError, ValueError) as error:  # it died, or is not there yet
             self._handles.pop(index, None)
-            _log.info("partition %d cannot be asked: %s", index, type(error).__name__)
+            _log.debug("partition %d cannot be asked: %r", index, error)
             raise _moving(index) from error
         if reply.refused is not None:
             raise RefusedError(*reply.refused)
@@ -149,6 +149,14 @@ class Front:
             raise _moving(index)
         self._terms[index] = reply.term
         return reply.value
+
+    async def _found(self, index: int) -> Any:
+        """The actor of a partition; a ValueError when there is none. However many ask, Ray is asked once."""
+        if index not in self._finding:
+            self._finding[index] = asyncio.create_task(asyncio.to_thread(ray.get_actor, partition_name(index)))
+            self._finding[index].add_done_callback(lambda _: self._finding.pop(index, None))
+        self._handles[index] = await asyncio.shield(self._finding[index])
+        return self._handles[index]
 
     async def _ask_all(self, what: str, *arguments: Any) -> list[Any]:
         """Ask every partition; a RefusedError when one of them cannot answer."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tidefast.errors import how_to_install
-from tidefast.serve.cluster.layout import Layout, made_layout
+from tidefast.serve.cluster.layout import ClusterLayout, made_layout
 from tidefast.serve.settings import Settings
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -64,7 +64,7 @@ def joined(settings: Settings) -> Iterator[Front]:
             if about["size"] is None:
                 raise ValueError(f"--cluster needs to know the size of images of {settings.model}: give --side")
         except BaseException:
-            _leave(steward, name)
+            _leave(steward, name, node)
             raise
         yield Front(settings, layout, name, node, steward, about)
 
@@ -103,7 +103,7 @@ def _interruptible() -> Iterator[None]:
         signal.signal(signal.SIGTERM, former)
 
 
-def _steward(settings: Settings, layout: Layout) -> Any:
+def _steward(settings: Settings, layout: ClusterLayout) -> Any:
     """The actor, made when there is none."""
     actor = ray.remote(Steward).options(
         name=STEWARD, get_if_exists=True, lifetime="detached", max_restarts=-1, num_cpus=0, max_concurrency=1000
@@ -152,9 +152,9 @@ def _first_answer(partitions: Callable[[], list[PartitionState]]) -> dict[str, A
         time.sleep(0.3)
 
 
-def _leave(steward: Callable[[], Any], name: str) -> None:
+def _leave(steward: Callable[[], Any], name: str, node: str) -> None:
     """Undo `join`, also when it was the first."""
     with contextlib.suppress(ray.exceptions.RayError):
-        left: Left = ray.get(steward().leave.remote(name), timeout=_CALL)
+        left: Left = ray.get(steward().leave.remote(name, node), timeout=_CALL)
         if left.last:
             ray.kill(steward(), no_restart=True)

@@ -24,7 +24,7 @@ def partition_of(name: str, partitions: int) -> int:
 
 
 @dataclass(frozen=True)
-class Layout:
+class ClusterLayout:
     """What the state folder of a cluster says of itself."""
 
     partitions: int
@@ -37,17 +37,17 @@ class Layout:
         return state / f"partition-{partition:04d}"
 
 
-def read_layout(state: Path) -> Layout | None:
+def read_layout(state: Path) -> ClusterLayout | None:
     """What a folder says of itself; None when it says nothing."""
     try:
-        return Layout(**json.loads((state / _FILE).read_bytes()))
+        return ClusterLayout(**json.loads((state / _FILE).read_bytes()))
     except FileNotFoundError:
         return None
     except (ValueError, TypeError) as error:
         raise FolderError(f"{state / _FILE} is damaged: {error}") from error
 
 
-def made_layout(state: Path, partitions: int | None, otherwise: int) -> Layout:
+def made_layout(state: Path, partitions: int | None, otherwise: int) -> ClusterLayout:
     """The layout of a state folder, made when there is none; `otherwise` is for those who do not care."""
     if (state / "snapshots").exists():
         raise FolderError(
@@ -55,7 +55,7 @@ def made_layout(state: Path, partitions: int | None, otherwise: int) -> Layout:
         )
     state.mkdir(parents=True, exist_ok=True)
     if read_layout(state) is None:
-        new = Layout(partitions or otherwise, secrets.token_hex(8))
+        new = ClusterLayout(partitions or otherwise, secrets.token_hex(8))
         building = state / f".{_FILE}.{new.identity}.tmp"
         building.write_text(json.dumps(asdict(new)), encoding="utf-8")
         with contextlib.suppress(FileExistsError):  # another node was first

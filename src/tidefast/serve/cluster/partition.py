@@ -16,7 +16,7 @@ from tidefast.core.memory import keep_memory
 from tidefast.errors import TidefastError
 from tidefast.serve.answer import Answer
 from tidefast.serve.assembly import open_service
-from tidefast.serve.cluster.layout import Layout, read_layout
+from tidefast.serve.cluster.layout import ClusterLayout, read_layout
 from tidefast.serve.cluster.tenure import LOOKS, LostTenureError, Tenure
 from tidefast.serve.refused import RefusedError
 from tidefast.serve.repeated import quieten
@@ -51,7 +51,7 @@ class Partition:
     settings: of the cluster's service; `state` is the folder that all nodes share.
     """
 
-    def __init__(self, settings: Settings, layout: Layout, index: int) -> None:
+    def __init__(self, settings: Settings, layout: ClusterLayout, index: int) -> None:
         logging.basicConfig(format=f"%(asctime)s %(levelname)s partition {index}: %(message)s", level=logging.INFO)
         quieten()
         keep_memory()
@@ -67,10 +67,13 @@ class Partition:
         """How it is; the first call makes it begin."""
         if self._opening is None:
             self._opening = asyncio.create_task(self._open())
-        phase = self._phase
-        if phase == "serving" and (self._tenure is None or not self._tenure.holds()):
-            phase, self._problem = "starting", "the storage cannot be seen"  # or it was not scheduled for long
-        return Condition(phase, 0 if self._tenure is None else self._tenure.number, self._problem)
+        if self._phase == "serving" and (self._tenure is None or not self._tenure.holds()):
+            return Condition("starting", self._term, "the lease has run out: the storage cannot be seen")
+        return Condition(self._phase, self._term, self._problem)
+
+    @property
+    def _term(self) -> int:
+        return 0 if self._tenure is None else self._tenure.number
 
     async def ask(self, what: str, *arguments: Any) -> Reply:
         """Call a method of the service, or one of this class that stands for it; only while in charge."""
@@ -88,7 +91,7 @@ class Partition:
             return Reply(tenure.number, value)
         except RefusedError as error:
             reason = "moving" if error.reason == "stopping" else error.reason
-            return Reply(0 if self._tenure is None else self._tenure.number, None, (reason, str(error)))
+            return Reply(self._term, None, (reason, str(error)))
 
     async def leave(self) -> bool:
         """Finish what was accepted, take a last snapshot and give up the term; whether everything is kept."""
@@ -132,7 +135,7 @@ class Partition:
                 f"this node does not see the shared state: {self._shared} is another folder here. Mount the same "
                 "storage at the same path on all nodes"
             )
-        self._tenure = Tenure(Layout.folder_of(self._shared, self._index), self._settings.lease)
+        self._tenure = Tenure(ClusterLayout.folder_of(self._shared, self._index), self._settings.lease)
         self._tenure.take_over()
         service = open_service(dataclasses.replace(self._settings, state=self._tenure.folder))
         service.snapshots.least = lambda: int(time.time())  # so that names of all partitions make one order
@@ -193,7 +196,7 @@ class Partition:
         await service.rollback(name, service.snapshots.path(numbers[-1]).name if numbers else snapshot)
 
 
-def own_settings(settings: Settings, layout: Layout) -> Settings:
+def own_settings(settings: Settings, layout: ClusterLayout) -> Settings:
     """The settings of one partition: its share of the streams, and torch threads that no node decides."""
     return dataclasses.replace(
         settings,

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from tidefast.serve.cluster.layout import Layout
+from tidefast.serve.cluster.layout import ClusterLayout
 from tidefast.serve.cluster.partition import Condition, Partition
 from tidefast.serve.cluster.placement import best_node, next_move
 from tidefast.serve.settings import Settings
@@ -72,7 +72,7 @@ class PartitionActor(Partition):
 class Steward:
     """The actor; it begins with the first call."""
 
-    def __init__(self, settings: Settings, layout: Layout) -> None:
+    def __init__(self, settings: Settings, layout: ClusterLayout) -> None:
         logging.basicConfig(format="%(asctime)s %(levelname)s steward: %(message)s", level=logging.INFO)
         self._settings, self._layout = settings, layout
         self._handles: dict[int, Any] = {}
@@ -80,7 +80,7 @@ class Steward:
         self._fronts: dict[str, tuple[str, float]] = {}  # node, and when it was last heard of
         self._answered: dict[int, float] = {}  # when each partition's process last did
         self._since: dict[int, float] = {}  # when each partition's process was made, or found
-        self._settled = time.monotonic()
+        self._began = self._settled = time.monotonic()
         self._changing = asyncio.Lock()
         self._tending: asyncio.Task[None] | None = None
         self._closing = False
@@ -102,9 +102,10 @@ class Steward:
             self._tending = asyncio.create_task(self._tend())
         return Joined("", self._states)
 
-    async def leave(self, front: str) -> Left:
+    async def leave(self, front: str, node: str) -> Left:
         """A front ends: move the partitions of its node away, or end them where it was the last."""
-        node, _ = self._fronts.pop(front, ("", 0.0))
+        self._fronts.pop(front, None)
+        await asyncio.sleep(self._began + _ABSENT - time.monotonic())  # by then all other fronts have been heard of
         async with self._changing:
             nodes = await self._nodes()
             if node in nodes:
@@ -234,10 +235,12 @@ class Steward:
 
     async def _end(self, index: int) -> bool:
         """End a partition's process, for good, after its last snapshot."""
-        handle = self._handles.get(index)
-        if handle is None:
-            return True
+        handle: Any
         kept = False
+        try:
+            handle = self._handles.get(index) or await asyncio.to_thread(ray.get_actor, partition_name(index))
+        except ValueError:
+            return True
         try:
             async with asyncio.timeout(self._settings.drain + 60.0):
                 kept = await handle.leave.remote()
