@@ -16,6 +16,7 @@ import argparse
 import asyncio
 import contextlib
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -119,6 +120,7 @@ def cluster(folder: Path, environment: dict[str, str]) -> Iterator[None]:
     processes: list[subprocess.Popen[bytes]] = []
     health = {f"RAY_health_check_{key}": value for key, value in HEALTH.items()}
     environment = {**environment, **health, "RAY_worker_niceness": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+    environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}  # one for this cluster alone
     try:
         for node in NODES:
             where = (

@@ -203,7 +203,7 @@ class Client:
 
 
 def load(fronts: dict[int, Running], clients: list[Client], during: Callable[[], Awaitable[Any]]) -> None:
-    """All clients send, each by the front that is next, until `during` has ended, and each has then sent and been answered."""
+    """All clients send, each by the front that is next, until `during` has ended and each was answered once more."""
     over = asyncio.Event()
 
     async def client(one: Client, number: int) -> None:
