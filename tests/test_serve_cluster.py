@@ -212,8 +212,11 @@ def load(fronts: dict[int, Running], clients: list[Client], during: Callable[[],
             last = answered = False
             while not (last and answered):
                 last = over.is_set()
-                answered = await one.send(connections[number % len(connections)])
-                number += not answered
+                connection = connections[number % len(connections)]
+                answered = await one.send(connection)
+                if not answered:
+                    number += 1
+                    connection.close()  # before the front ends it, because nothing comes
                 await asyncio.sleep(0.1)
         finally:
             for connection in connections:
