@@ -7,7 +7,8 @@ Each node is a network namespace with a Ray node and a front in it; all see the 
 disk, also the one that is cut off: it can reach no other node any more, while clients reach it, and the others. Every
 stream has two clients that send without pause, one at the head's front and one at the front of the node that will be
 cut off. Afterwards all answers of a stream must make one line, in real time: an answer that had arrived before another
-request was sent has a lower step, and no place in a step is answered twice; the line may go back once, when the partition is taken over, and never again.
+request was sent has a lower step, and no place in a step is answered twice. The line may go back once, when the
+partition is taken over, and never again.
 """
 
 from __future__ import annotations
