@@ -31,12 +31,12 @@ def make_app(service: StreamService) -> FastAPI:
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        await service.start()
-        try:
-            async with contextlib.nullcontext() if telemetry is None else telemetry.mirrored():
+        async with contextlib.nullcontext() if telemetry is None else telemetry.mirrored():
+            await service.start()
+            try:
                 yield
-        finally:
-            await service.stop()
+            finally:
+                await service.stop()  # first: a receiver that is away must not keep the last snapshot waiting
 
     app = FastAPI(
         title="tidefast",
