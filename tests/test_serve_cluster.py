@@ -217,7 +217,7 @@ def load(fronts: dict[int, Running], clients: list[Client], during: Callable[[],
                 if not answered:
                     number += 1
                     connection.close()  # before the front ends it, because nothing comes
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(0.3)
         finally:
             for connection in connections:
                 connection.close()
@@ -412,7 +412,7 @@ def after(clients: list[Client], hurt: set[int], front: bool = False) -> None:
     ("given", "said"),
     [
         (("--partitions", "2"), "give --cluster too"),
-        (("--cluster", "127.0.0.1:1", "--partitions", "2"), "cannot join the Ray cluster"),
+        (("--cluster", "127.0.0.1:1", "--partitions", "2"), "no Ray cluster answers at 127.0.0.1:1"),
         (("--cluster", "--partitions", "0"), "partitions must be"),
     ],
 )

@@ -9,6 +9,7 @@ import logging
 import os
 import secrets
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -75,10 +76,16 @@ def _connected(address: str, state: Path) -> Iterator[None]:
     options: dict[str, Any] = {"include_dashboard": False} if address == LOCAL else {}
     if NODE in os.environ:
         options["_node_ip_address"] = os.environ[NODE]
+    hint = "start Ray on this node first (ray start --address=HEAD:6379) and give --cluster auto"
+    host, _, port = address.rpartition(":")
+    if port.isdecimal():  # Ray would try for many minutes
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=5.0).close()
+        except OSError as error:
+            raise ConnectionError(f"no Ray cluster answers at {address}: {error.strerror or error}; {hint}") from error
     try:
         ray.init(address=address, namespace=namespace, logging_level=logging.ERROR, **options)
     except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
-        hint = "start Ray on this node first (ray start --address=HEAD:6379) and give --cluster auto"
         raise ConnectionError(f"cannot join the Ray cluster {address!r}: {error}; {hint}") from error
     try:
         yield
