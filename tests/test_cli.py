@@ -16,6 +16,7 @@ import torch
 from tidefast import bench, cli
 from tidefast.commands import serve as serve_command
 from tidefast.serve.settings import Settings
+from tidefast.testing import small_network
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS)
@@ -182,3 +183,72 @@ def test_a_part_that_is_none_is_said_in_one_clear_line(option, message, tmp_path
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+class Exiting(torch.nn.Module):
+    """A network whose forward does what it should not."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.layers, self.how = small_network(), how
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        sys.exit(self.how) if self.how == "bye" else {}["layer"]
+
+
+OF_OTHERS = {
+    "leaves": (lambda: sys.exit(), "model 'test_cli:leaves' called sys.exit()", 2),
+    "raises": (lambda: {}["weights"], "model 'test_cli:raises' raised KeyError: 'weights'", 2),
+    "leaves_later": (
+        lambda: Exiting("bye"),
+        "RuntimeError: the model's forward called sys.exit('bye') (test_cli.py",
+        1,
+    ),
+    "raises_later": (lambda: Exiting("raise"), "KeyError: 'layer' (test_cli.py, line ", 1),
+}
+leaves, raises, leaves_later, raises_later = (make for make, _, _ in OF_OTHERS.values())
+
+
+def no_stream(seed: int, steps: int, batch: int) -> None:
+    sys.exit()
+
+
+@pytest.mark.parametrize("name", OF_OTHERS)
+def test_a_model_that_raises_or_calls_sys_exit_is_told_in_one_line(name, tmp_path, capsys, monkeypatch):
+    _, message, code = OF_OTHERS[name]
+    command = ["run", "--stream=drift", "--method=tent", "--steps=2", "--batch=4", f"--model=test_cli:{name}", "--out"]
+    assert cli.main([*command, str(tmp_path / "out")]) == code
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    monkeypatch.setenv(cli.DEBUG, "1")
+    assert cli.main([*command, str(tmp_path / "debug")]) == code
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
+
+
+def test_a_module_or_a_stream_that_calls_sys_exit_is_told_in_one_line(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "ends_early.py").write_text("import sys\nsys.exit()\n")
+    for option in ("--model=ends_early:net", "--stream=test_cli:no_stream"):
+        assert cli.main(["run", "--stream=drift", "--method=tent", "--out", str(tmp_path / "out"), option]) == 2
+        error = capsys.readouterr().err
+        assert "called sys.exit()" in error
+        assert error.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_a_sweep_tells_of_models_that_call_sys_exit(tmp_path):
+    (tmp_path / "ends.py").write_text(
+        "import sys\nfrom torch import nn\n\ndef at_once(): sys.exit()\n\n"
+        "class Later(nn.BatchNorm2d):\n    def forward(self, images): sys.exit('bye')\n\n"
+        "def later(): return nn.Sequential(Later(3))\n"
+    )
+    (tmp_path / "sweep.yaml").write_text(
+        "{stream: drift, method: tent, steps: 2, batch: 4, grids: [{model: ['ends:at_once', 'ends:later']}]}"
+    )
+    command = [Path(sys.executable).with_name("tidefast"), "sweep", "sweep.yaml", "--out", "out", "--jobs", "1"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "model 'ends:at_once' called sys.exit()" in done.stdout + done.stderr
+    assert "forward called sys.exit('bye')" in done.stdout + done.stderr

@@ -6,14 +6,19 @@ import argparse
 import difflib
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 
 import tidefast
 from tidefast.core import extras
+from tidefast.core.leaving import staying
 from tidefast.core.memory import keep_memory
 from tidefast.errors import DamagedRunError, TidefastError, UnknownNameError
 
+DEBUG = "TIDEFAST_DEBUG"
+"""The environment variable with which errors are shown with their tracebacks."""
 COMMANDS = (
     *("demo", "try", "run", "sweep", "report", "analyse", "reproduce", "paper"),
     *("serve", "bake", "calibrate", "generate", "list", "speed"),
@@ -28,16 +33,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = _parser(_asked(given)).parse_args(given)
         with extras.needed(options.extra, by=f"tidefast {options.command}"):
             keep_memory()
-            return int(options.run(options) or 0)
+            with staying("what was to be run"):
+                return int(options.run(options) or 0)
     except BrokenPipeError:  # whoever read our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except KeyboardInterrupt:
         print("tidefast: interrupted", file=sys.stderr)
         return 130
-    except (TidefastError, ValueError, OSError, ImportError) as error:
-        print(f"tidefast: error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 1 if isinstance(error, DamagedRunError) else 2  # nothing was wrong with what was asked
+    except Exception as error:
+        expected = isinstance(error, (TidefastError, ValueError, OSError, ImportError))
+        told = str(error) if expected else f"{type(error).__name__}: {error}{_place(error)}"
+        print(f"tidefast: error: {' '.join(told.split())}", file=sys.stderr)
+        if os.environ.get(DEBUG):
+            traceback.print_exc()
+        # Where nothing was wrong with what was asked, 1.
+        return 2 if expected and not isinstance(error, DamagedRunError) else 1
+
+
+def _place(error: BaseException) -> str:
+    """Where an error was raised that nobody expected."""
+    frames = traceback.extract_tb((error.__cause__ or error).__traceback__) or traceback.extract_tb(error.__traceback__)
+    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno}; {DEBUG}=1 shows how it came to it)"
 
 
 def _asked(given: Sequence[str]) -> str | None:

@@ -15,6 +15,7 @@ import torch
 from tidefast.bench.experiment import Experiment
 from tidefast.bench.results import ERROR, RESULT
 from tidefast.bench.runner import run
+from tidefast.core.leaving import staying
 from tidefast.core.memory import keep_memory
 from tidefast.core.specification import import_here
 from tidefast.errors import SpecificationError, UnknownNameError
@@ -63,14 +64,15 @@ def carry_out(job: Job) -> Report:
     torch.set_num_threads(job.threads)
     absent = _import(job.modules)
     try:
-        run(
-            job.experiment,
-            job.folder,
-            snapshot_every=job.snapshot_every,
-            should_stop=job.should_stop,
-            patience=_PATIENCE,
-            batches=job.batches,
-        )
+        with staying("the run"):
+            run(
+                job.experiment,
+                job.folder,
+                snapshot_every=job.snapshot_every,
+                should_stop=job.should_stop,
+                patience=_PATIENCE,
+                batches=job.batches,
+            )
     except UnknownNameError as error:  # the process that started the sweep has checked all names
         elsewhere = f"; modules that cannot be imported here: {', '.join(absent)}" if absent else ""
         return _failed(

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from tidefast.core.arena import Arena
+from tidefast.core.leaving import staying
 from tidefast.core.mode import modes_of
 from tidefast.core.normalization import Statistics
 from tidefast.core.snapshot import digest_of
@@ -67,7 +68,8 @@ class Network:
         if torch.is_autocast_enabled(images.device.type):
             torch.clear_autocast_cache()  # it holds copies of parameters that may have changed since
         versions = [copied._version for _, copied, _ in self._copies]
-        output = forward((images,), {}) if self._keyword is None else forward((), {self._keyword: images})
+        with staying("the model's forward"):
+            output = forward((images,), {}) if self._keyword is None else forward((), {self._keyword: images})
         if versions != [copied._version for _, copied, _ in self._copies]:
             self._refuse_writing(versions)
         return logits_of(output)

@@ -20,6 +20,7 @@ from types import ModuleType
 from typing import Any, TypeAlias, TypeVar
 
 from tidefast.core import notation
+from tidefast.core.leaving import staying
 from tidefast.errors import SpecificationError
 
 T = TypeVar("T")
@@ -124,7 +125,10 @@ def import_here(name: str) -> ModuleType:
     if str(Path.cwd()) not in sys.path:  # a script's own folder is there, but not that of whoever calls `tidefast`
         sys.path.insert(0, str(Path.cwd()))
     try:
-        return importlib.import_module(name)
+        with staying(name, SpecificationError):
+            return importlib.import_module(name)
+    except SpecificationError:
+        raise
     except ImportError as error:
         raise SpecificationError(str(error)) from error
     except Exception as error:  # whatever the module does when it is imported
@@ -171,7 +175,8 @@ def called(what: str, make: Callable[[], T], *, somebodys: bool = False) -> T:
     So is whatever else the function of somebody who is not us raises.
     """
     try:
-        return make()
+        with staying(what, SpecificationError):
+            return make()
     except SpecificationError:
         raise
     except TypeError as error:
