@@ -13,12 +13,15 @@ import contextlib
 from dataclasses import dataclass
 
 import pytest
+import safetensors.torch
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import tidefast
-from tidefast import methods
+from tidefast import cli, methods, streams
+from tidefast.bench import Experiment, runner
 from tidefast.core.step import Objective, Step
 from tidefast.methods.base import Method
 from tidefast.pretended_device import DEVICE, pretended_device
@@ -150,3 +153,68 @@ def test_a_tensor_on_the_wrong_device_is_found(method):
             adapter = tidefast.adapt(network(), method)
         with pytest.raises(RuntimeError, match=r"device|generator"):
             adapter(batches(1)[0].to(DEVICE))
+
+
+def test_a_snapshot_of_the_host_goes_on_on_the_device(tmp_path, monkeypatch):
+    saved = tidefast.adapt(network(), "tent", reset="asr", optimizer="adam:lr=1e-3")
+    stream = streams.make("drift", steps=3, batch=12)
+    for batch in (stream[0], stream[1]):
+        saved(batch.images)
+    saved.save(tmp_path / "state.safetensors")
+    read = safetensors.torch.load
+    with pretended_device() as device:
+
+        def read_on_the_host(data: bytes) -> dict[str, Tensor]:
+            """Files are read by a library that knows nothing of the pretended device."""
+            with unset_fake_temporarily():
+                tensors = read(data)
+            return {name: device.pretend(tensor, torch.device("cpu")) for name, tensor in tensors.items()}
+
+        monkeypatch.setattr(safetensors.torch, "load", read_on_the_host)
+        with torch.device(DEVICE):
+            adapter = tidefast.adapt(network(), "tent", reset="asr", optimizer="adam:lr=1e-3")
+        adapter.load(tmp_path / "state.safetensors")
+        moments = adapter.optimizer.state[adapter.network.arena.parameter]
+        assert {name: moment.device.type for name, moment in moments.items()} == {
+            "step": "cpu",  # as torch keeps it
+            "exp_avg": DEVICE.type,
+            "exp_avg_sq": DEVICE.type,
+        }
+        there = runner._step(adapter, stream[2])  # a run moves its images, and counts what is right on the host
+    monkeypatch.undo()
+    here = runner._step(saved, stream[2])
+    assert there.predicted == here.predicted
+    assert there.loss == here.loss
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["run", "--stream", "drift", "--method", "tent", "--out", "out"],
+        ["try", "--out", "out"],
+        ["demo", "--out", "out"],
+        ["speed"],
+        ["serve", "--state", "out"],
+    ],
+    ids=lambda command: command[0],
+)
+@pytest.mark.parametrize(
+    ("device", "message"),
+    [
+        ("xpu:3", "xpu:3 is not available: "),
+        ("gpu", "a device is called cpu, cuda, cuda:1, mps or the like, got 'gpu'"),
+    ],
+)
+def test_a_device_that_is_not_there_is_one_clear_line(command, device, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main([*command, "--device", device]) != 0
+    error = capsys.readouterr().err.strip()
+    assert message in error
+    assert len(error.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_experiment_says_where_its_network_is():
+    there = Experiment("drift", "eta", device="cuda:1")
+    assert Experiment.of(there.as_plain()) == there
+    assert "device" not in Experiment("drift", "eta").as_plain()  # so that runs from before it was one are found again

@@ -23,6 +23,7 @@ from tidefast.methods.base import Method
 from tidefast.models.vit import SmallViT
 
 CLASSES = 100
+_CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -135,20 +136,21 @@ def measure(
     shape: ResNetShape | TransformerShape,
     names: Sequence[str],
     rounds: int = 7,
+    device: torch.device = _CPU,
     progress: Callable[[str], None] = lambda message: None,
 ) -> tuple[list[StepCost], float | None]:
     """Rows for `names`, each plain and with ASR, and ASR's own bookkeeping relative to the ETA step (None without ETA).
 
     All sides take turns in one process, so that whatever else the machine does falls on all of them.
     """
-    images = shape.images()
+    images = shape.images().to(device)
     chosen = methods_measured()
     adapters = {
-        f"{name}{suffix}": _adapter(shape, shape.network(), chosen[name], reset)
+        f"{name}{suffix}": _adapter(shape, shape.network().to(device), chosen[name], reset)
         for name in names
         for suffix, reset in (("", None), ("+asr", resets.ASR()))
     }
-    plain = Network(shape.network(), methods.Tent().configure)
+    plain = Network(shape.network().to(device), methods.Tent().configure)
 
     def forward() -> None:
         with torch.no_grad():
@@ -160,6 +162,8 @@ def measure(
 
     sides: dict[str, Callable[[], object]] = {"forward": forward, "forward+backward": forward_and_backward}
     sides |= {name: _caller(adapter, images) for name, adapter in adapters.items()}
+    if device != _CPU:
+        sides = {name: _whole(side) for name, side in sides.items()}
     times = alternate(sides, rounds, progress)
     median = {name: statistics.median(values) for name, values in times.items()}
     rows = []
@@ -207,6 +211,16 @@ def _adapter(
 
 def _caller(adapter: Adapter, images: Tensor) -> Callable[[], Tensor]:
     return lambda: adapter(images)
+
+
+def _whole(side: Callable[[], object]) -> Callable[[], object]:
+    """The same, until the device has done it."""
+
+    def waited_for() -> None:
+        side()
+        torch.accelerator.synchronize()
+
+    return waited_for
 
 
 def _bookkeeping(adapter: Adapter, images: Tensor, rounds: int) -> float:

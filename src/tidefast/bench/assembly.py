@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
 from pathlib import Path
@@ -14,6 +15,7 @@ from tidefast.adapter import Adapter
 from tidefast.bench.experiment import Experiment
 from tidefast.core import optim
 from tidefast.core.specification import Specification
+from tidefast.core.validation import require_device
 from tidefast.preparation import Preparation, prepare
 from tidefast.resets.asr import accumulations, expressions, extents, measures, triggers
 from tidefast.streams.clean import CleanAccuracy, clean_accuracy, clean_images
@@ -25,7 +27,7 @@ _OF_FILES = ("size", "resize", "classes")
 
 def model_of(experiment: Experiment) -> nn.Module:
     """The trained network; one copy for all the runs of a process, which an adapter never changes."""
-    return _model(_text(experiment.model))
+    return _model_on(_text(experiment.model), experiment.device)
 
 
 def stream_of(experiment: Experiment, batches: Path | None = None) -> streams.Seekable:
@@ -114,6 +116,12 @@ def _text(part: Specification) -> str:
 @functools.lru_cache(_REMEMBERED)
 def _model(text: str) -> nn.Module:
     return models.load(json.loads(text))
+
+
+@functools.lru_cache(_REMEMBERED)
+def _model_on(text: str, device: str) -> nn.Module:
+    model = _model(text)
+    return model if device == "cpu" else copy.deepcopy(model).to(require_device(device))
 
 
 @functools.lru_cache(_REMEMBERED)

@@ -29,6 +29,7 @@ class Experiment(Constrained):
     Parts are names, `name:key=value` or mappings `{name: ..., key: value}`; see `tidefast list`. A name may also be
     `module:Class` or `module:function`. `optimizer` is a class of torch.optim in small letters; left out, the method's
     published choice.
+    `device`: where the network is, such as "cuda:0"; bits are those of the device.
     `steps`, `batch`: left out, the whole stream, in batches of its protocol. `window`, `gather`: see `Adapter`.
     `source`: for methods that need source images, the path of a `tidefast.prepare` file or of a data set; left out,
     `source_images` clean images of the stream's own set.
@@ -50,6 +51,7 @@ class Experiment(Constrained):
     gather: Count | None = None
     source: str | None = None
     source_images: Count = SOURCE_IMAGES
+    device: str = "cpu"
 
     def __init__(self, stream: Any, method: Any, **fields: Any) -> None:
         defaults = {f.name: f.default for f in dataclasses.fields(self) if f.default is not dataclasses.MISSING}

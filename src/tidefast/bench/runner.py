@@ -119,7 +119,7 @@ def _go_on(
 
 def _step(adapter: Adapter, batch: Batch) -> LedgerRow:
     started = time.perf_counter()
-    logits = adapter(batch.images)
+    logits = adapter(batch.images.to(adapter.network.device)).cpu()
     seconds = time.perf_counter() - started
     record = adapter.last
     assert record is not None

@@ -17,6 +17,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the stream and the methods (default %(default)s)")
     parser.add_argument("--model", default="bundled-resnet", help="registered network (default %(default)s)")
     parser.add_argument("--stream", default="drift", help="registered stream (default %(default)s)")
+    parser.add_argument("--device", default="cpu", help="where the network is, such as cuda:0 (default: cpu)")
     parser.add_argument("--full", action="store_true", help="more methods")
     parser.add_argument("--fresh", action="store_true", help="delete earlier results in the folder and start over")
     parser.add_argument("--workers", type=int, default=2, help="methods that run at a time (default %(default)s)")
@@ -34,6 +35,7 @@ def run(options: argparse.Namespace) -> int:
         full=options.full,
         fresh=options.fresh,
         workers=options.workers,
+        device=options.device,
         stream=options.stream,
         model=options.model,
     )

@@ -40,6 +40,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", required=True, help="folder of the run")
     parser.add_argument("--snapshot-every", type=int, help="batches a kill may cost (default: 100)")
     parser.add_argument("--prefetch", type=int, help="processes that make batches ahead (default: 0)")
+    parser.add_argument("--device", help="where the network is, such as cuda:0 (default: cpu)")
     parser.add_argument("--threads", type=int, help="torch threads (default: torch's choice)")
     parser.add_argument("--tensorboard", metavar="FOLDER", help="also log there for TensorBoard")
     parser.add_argument("--fresh", action="store_true", help="delete the earlier run in the folder and start over")
@@ -55,13 +56,14 @@ def run(options: argparse.Namespace) -> int:
     from tidefast import bench
     from tidefast.bench import assembly, interruption
     from tidefast.bench.results import RESULT
-    from tidefast.core.validation import require_count
+    from tidefast.core.validation import require_count, require_device
 
     if options.threads is not None:
         require_count("--threads", options.threads)
         torch.set_num_threads(options.threads)
     experiment = _experiment(options)
     assembly.check(experiment)
+    require_device(experiment.device)
     console = Console()
     if options.fresh or not Path(options.out, RESULT).is_file():
         clean = assembly.clean_accuracy_of(experiment)
@@ -103,7 +105,7 @@ def _experiment(options: argparse.Namespace) -> Any:
             raise ValueError(f"{options.file} holds no experiment: expected lines such as 'stream: drift'")
         fields.update(content)
     parts = ("stream", "method", "reset", "model", "optimizer")
-    fields |= given(options, *parts, "seed", "steps", "batch", "window", "gather", "source")
+    fields |= given(options, *parts, "seed", "steps", "batch", "window", "gather", "source", "device")
     try:
         of_images = given(options, *images_of.OPTIONS)
         if of_images and fields.get("stream") is not None:

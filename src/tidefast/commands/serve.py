@@ -37,6 +37,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--model-name", metavar="NAME", help="of the model in the Open Inference Protocol (default: as --model)"
     )
     parser.add_argument("--weights", metavar="FILE", help="its state dict in .safetensors (default: the model's own)")
+    parser.add_argument("--device", help="where it is, such as cuda:0 (default %(default)s)")
     parser.add_argument("--method", help=f"the method{part} (default %(default)s)")
     parser.add_argument("--reset", help="the reset policy (default %(default)s)")
     parser.add_argument(

@@ -17,6 +17,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--methods", nargs="+", metavar="NAME", help="methods to measure (default: all)")
     parser.add_argument("--rounds", type=int, default=7, help="turns each side gets (default %(default)s)")
     parser.add_argument("--batch", type=int, help="images per batch (default: the network's own)")
+    parser.add_argument("--device", default="cpu", help="where the network is, such as cuda:0 (default: cpu)")
     parser.add_argument("--threads", type=int, default=1, help="torch threads (default %(default)s)")
 
 
@@ -28,9 +29,10 @@ def run(options: argparse.Namespace) -> None:
     from rich.console import Console
 
     from tidefast import speed
-    from tidefast.core.validation import require_choice, require_count
+    from tidefast.core.validation import require_choice, require_count, require_device
 
     require_count("--rounds", options.rounds)
+    device = require_device(options.device)
     known = speed.methods_measured()
     for name in options.methods or ():
         require_choice("--methods", name, known)
@@ -48,9 +50,11 @@ def run(options: argparse.Namespace) -> None:
                 shape,
                 options.methods or speed.methods_for(shape),
                 options.rounds,
+                device=device,
                 progress=functools.partial(_show, status, network),
             )
-        print(f"{network}: batch {shape.batch}, {options.threads} thread(s), median of {options.rounds} rounds")
+        where = "" if options.device == "cpu" else f"on {options.device}, "
+        print(f"{network}: {where}batch {shape.batch}, {options.threads} thread(s), median of {options.rounds} rounds")
         print("\n".join(speed.table(rows)))
         if bookkeeping is not None:
             print(f"ASR's own bookkeeping, without the source model's forward: {bookkeeping:.2%} of the ETA step")

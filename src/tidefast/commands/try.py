@@ -24,6 +24,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stream", default="drift", help="how the images change (default %(default)s)")
     parser.add_argument("--optimizer", help="such as adam:lr=1e-3 (default: the method's published choice)")
     parser.add_argument("--seed", type=int, default=0, help="of the stream and the methods (default %(default)s)")
+    parser.add_argument("--device", default="cpu", help="where the network is, such as cuda:0 (default: cpu)")
     parser.add_argument("--workers", type=int, default=2, help="methods that run at a time (default %(default)s)")
     parser.add_argument("--fresh", action="store_true", help="delete earlier results in the folder and start over")
 
@@ -44,6 +45,7 @@ def run(options: argparse.Namespace) -> int:
         optimizer=options.optimizer,
         images=given(options, "size", "resize", "classes"),
         workers=options.workers,
+        device=options.device,
         fresh=options.fresh,
     )
     return 1 if outcome.failures else 130 if outcome.interrupted else 0

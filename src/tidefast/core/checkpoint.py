@@ -97,7 +97,10 @@ def _fitted(path: object, tensors: Mapping[str, Tensor], content: Mapping[str, A
     num_classes = content["num_classes"]
     if None not in (num_classes, origin.num_classes) and num_classes != origin.num_classes:
         raise SnapshotError(f"{path} is for {num_classes} classes, this adapter for {origin.num_classes}")
-    moved = {name: tensor.to(origin.parameter.device) for name, tensor in tensors.items()}
+    # Where an optimiser counts its steps in a tensor, torch keeps that one on the host.
+    counts = {name for name, tensor in tensors.items() if name.startswith("optimizer.") and tensor.dim() == 0}
+    device = origin.parameter.device
+    moved = {name: tensor if name in counts else tensor.to(device) for name, tensor in tensors.items()}
     values = moved.pop("arena")
     recent = moved.pop("recent", None)
     moments = {n.removeprefix("optimizer."): moved.pop(n) for n in list(moved) if n.startswith("optimizer.")}

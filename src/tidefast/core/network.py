@@ -114,7 +114,9 @@ class Network:
         if images.numel() == 0:
             raise ValueError(f"the batch is empty: shape {tuple(images.shape)}")
         if images.device != self.device:
-            raise ValueError(f"images are on {images.device}, the model is on {self.device}: move one of them")
+            raise ValueError(
+                f"images are on {images.device}, the model is on {self.device}: images.to({str(self.device)!r})"
+            )
         if images.dtype != self.dtype and not torch.is_autocast_enabled(images.device.type):
             images = images.to(self.dtype)
         return images.clone() if images.is_inference() else images.detach()

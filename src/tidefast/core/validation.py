@@ -45,6 +45,27 @@ def require_choice(name: str, value: object, choices: Collection[object]) -> Non
     Choice(tuple(choices)).require(name, value)
 
 
+def require_device(name: str) -> torch.device:
+    """The device called so; raise unless it is there.
+
+    >>> require_device("cpu")
+    device(type='cpu')
+    >>> require_device("gpu")
+    Traceback (most recent call last):
+    ...
+    ValueError: a device is called cpu, cuda, cuda:1, mps or the like, got 'gpu'
+    """
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"a device is called cpu, cuda, cuda:1, mps or the like, got {name!r}") from error
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:  # torch asserts that it was built for a device
+        raise ValueError(f"{name} is not available: {str(error).partition(chr(10))[0]}") from error
+    return device
+
+
 def require_classes(name: str, values: Tensor | Sequence[int], count: int, num_classes: int) -> Tensor:
     """The same as a tensor [count]; raise unless they are so many whole numbers in [0, num_classes).
 

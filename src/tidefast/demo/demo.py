@@ -11,7 +11,7 @@ from rich.console import Console
 from tidefast import bench, report
 from tidefast.bench import Experiment
 from tidefast.core.files import LOCK
-from tidefast.core.validation import require_count
+from tidefast.core.validation import require_count, require_device
 from tidefast.demo import display, samples
 from tidefast.demo.contestants import TOO_HIGH, Contestant, pick_contestants
 from tidefast.errors import FolderError
@@ -32,6 +32,7 @@ class Demonstration:
     seed: int = 0
     stream: str = "drift"
     model: str = "bundled-resnet"
+    device: str = "cpu"
 
     @property
     def title(self) -> str:
@@ -55,6 +56,7 @@ class Demonstration:
             seed=self.seed,
             steps=self.steps,
             batch=self.batch,
+            device=self.device,
         )
 
     def content(self, contestants: list[Contestant]) -> report.ReportData:
@@ -114,6 +116,7 @@ def run(
     snapshot_every: int = 50,
     stream: str = "drift",
     model: str = "bundled-resnet",
+    device: str = "cpu",
     console: Console | None = None,
 ) -> DemoOutcome:
     """Let the contestants adapt side by side to one stream, and write `report.html` into the folder `out`.
@@ -123,11 +126,12 @@ def run(
 
     full: the longer line-up. keys: only these contestants. workers: processes at once, one thread each.
     snapshot_every: a killed run loses at most so many batches; Ctrl-C loses none.
-    stream, model: parts of an `Experiment`.
+    stream, model, device: parts of an `Experiment`.
     """
     require_count("--workers", workers)
+    require_device(device)
     require_count("--snapshot-every", snapshot_every)
-    demonstration = Demonstration(Path(out), steps, batch, seed, stream, model)
+    demonstration = Demonstration(Path(out), steps, batch, seed, stream, model, device)
     contestants = pick_contestants(steps, full, keys)
     return perform(demonstration, contestants, workers, snapshot_every, fresh=fresh, console=console or Console())
 

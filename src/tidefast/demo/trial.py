@@ -17,7 +17,7 @@ from tidefast import bench, report
 from tidefast.bench import Experiment, assembly
 from tidefast.core.files import write_atomically
 from tidefast.core.specification import Specification
-from tidefast.core.validation import require_count
+from tidefast.core.validation import require_count, require_device
 from tidefast.datasets import DatasetError
 from tidefast.demo.contestants import Contestant, pick_contestants
 from tidefast.demo.demo import CANARIES, Demonstration, DemoOutcome, claim, perform
@@ -62,6 +62,7 @@ class Trial(Demonstration):
             seed=self.seed,
             steps=self.steps,
             batch=self.batch,
+            device=self.device,
         )
 
     def facts(self, contestants: list[Contestant]) -> dict[str, str]:
@@ -84,6 +85,7 @@ def run(
     optimizer: str | None = None,
     images: dict[str, Any] | None = None,
     workers: int = 2,
+    device: str = "cpu",
     fresh: bool = False,
     console: Console | None = None,
 ) -> DemoOutcome:
@@ -92,11 +94,13 @@ def run(
     model: a registered network or "module:function". data: images with labels, as `datasets.open` takes them;
     images: how they are made ready (size, resize, classes).
     minutes: about so long; `steps` says it in batches instead. What is in the folder `out` already goes on.
+    device: where the network is.
     A model that knows clean images no better than chance is refused: a trial would say nothing.
     """
     console = console or Console()
     require_count("--workers", workers)
-    trial = Trial(Path(out), 8, batch, seed, stream, model, os.fspath(data), optimizer, images or {})
+    require_device(device)
+    trial = Trial(Path(out), 8, batch, seed, stream, model, device, os.fspath(data), optimizer, images or {})
     contestants = pick_contestants(LONGEST, keys=list(CONTESTANTS))
     _tell_clean_accuracy(trial, contestants[0], console)
     if steps is None:

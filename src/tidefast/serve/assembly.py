@@ -12,12 +12,14 @@ from torch import Tensor, nn
 from tidefast import methods, models, resets
 from tidefast.core import optim
 from tidefast.core.specification import Specification
-from tidefast.datasets import open_source, open_unlabelled
+from tidefast.core.validation import require_device
+from tidefast.datasets import is_prepared, open_unlabelled, source_batches
 from tidefast.datasets.cifar10 import CLASSES
 from tidefast.datasets.tensors import SourceBatches
 from tidefast.serve.service import Service
 from tidefast.serve.settings import Settings
 from tidefast.serve.watch import Watch
+from tidefast.streams.for_model import images_for
 
 _SMALL = (32, 32)
 _BUNDLED_SIZES = {"bundled-resnet": _SMALL, "bundled-vit": _SMALL, "bundled-lite0": (128, 128)}
@@ -25,16 +27,17 @@ _BUNDLED_SIZES = {"bundled-resnet": _SMALL, "bundled-vit": _SMALL, "bundled-lite
 
 def open_service(settings: Settings, watch: Watch | None = None) -> Service:
     """The service that settings describe, with its state restored; it takes requests after `Service.start`."""
+    device = require_device(settings.device)
     canaries = None if settings.canaries is None else open_unlabelled(settings.canaries)
-    options = _options(settings, canaries)
     network = Specification.parse(settings.model)
     size = _BUNDLED_SIZES.get(network.name)
     model = models.load(network) if settings.weights is None else _with_weights(network, settings.weights)
+    options = _options(settings, model, canaries)
     labels = _labels(settings.labels) if settings.labels is not None else list(CLASSES) if size == _SMALL else None
-    return Service(settings, model, options, labels=labels, size=size, watch=watch, canaries=canaries)
+    return Service(settings, model.to(device), options, labels=labels, size=size, watch=watch, canaries=canaries)
 
 
-def _options(settings: Settings, canaries: Tensor | None) -> dict[str, Any]:
+def _options(settings: Settings, model: nn.Module, canaries: Tensor | None) -> dict[str, Any]:
     """What a fleet takes beside the model, checked; canaries are source data for a policy that can do without."""
     method, policy = methods.base.registry.make(settings.method), resets.base.registry.make(settings.reset)
     source: str | SourceBatches | Tensor | None = None
@@ -46,7 +49,7 @@ def _options(settings: Settings, canaries: Tensor | None) -> dict[str, Any]:
             )
         source = canaries if policy.takes_source else None
     elif method.takes_source or policy.takes_source:
-        source = open_source(settings.source)
+        source = _opened(settings.source, model)
     return {
         "method": method,
         "reset": policy,
@@ -56,6 +59,11 @@ def _options(settings: Settings, canaries: Tensor | None) -> dict[str, Any]:
         "window": settings.window,
         "gather": settings.gather or settings.window,
     }
+
+
+def _opened(source: str, model: nn.Module) -> str | SourceBatches:
+    """A file of `tidefast.prepare` as it is, or images with the labels of the model's classes."""
+    return source if is_prepared(source) else source_batches(images_for(model, source))
 
 
 def _with_weights(network: Specification, weights: str) -> nn.Module:

@@ -113,7 +113,8 @@ class Service:
             )
         source = Adapter(model, "source")
         try:
-            return Canaries(canaries, torch.cat([source.predict(part).argmax(1) for part in torch.split(canaries, 64)]))
+            parts = [part.to(source.network.device) for part in torch.split(canaries, 64)]
+            return Canaries(canaries, torch.cat([source.predict(part).argmax(1) for part in parts]).cpu())
         except RuntimeError as error:
             raise ValueError(f"the model cannot take the canaries, images of {given[1]}x{given[0]}: {error}") from error
 
@@ -137,7 +138,7 @@ class Service:
     def _probed(self, size: tuple[int, int]) -> int:
         """How many classes the model tells two black images into."""
         try:
-            return self.fleet.take("-", torch.zeros(2, 3, *size), adapt=False).logits.shape[1]
+            return self._take("-", torch.zeros(2, 3, *size), adapt=False).logits.shape[1]
         except RuntimeError as error:
             raise ValueError(f"the model cannot take images of {size[1]}x{size[0]}: {error}") from error
 
@@ -290,19 +291,27 @@ class Service:
             return record
         try:
             measured = self.canaries.ask(
-                name, lambda known: self.fleet.take(name, known, adapt=False).logits, self.fleet.answer_as_new, batch
+                name,
+                lambda known: self._take(name, known, adapt=False).logits,
+                lambda known: self.fleet.answer_as_new(known.to(self.settings.device)).cpu(),
+                batch,
             )
         except Exception:  # the step is done and its answer is right, whatever became of the question
             _log.exception("stream %r could not be asked about the canaries", name)
             return record
         return _with(record, measured)
 
+    def _take(self, name: str, batch: Tensor, *, adapt: bool) -> Taken:
+        """What the fleet makes of images on the host; its answer is there too."""
+        taken = self.fleet.take(name, batch.to(self.settings.device), adapt=adapt)
+        return taken._replace(logits=taken.logits.cpu())
+
     def _taken(self, name: str, batch: Tensor, adapt: bool) -> tuple[Taken, int]:
         """What came of a batch, and how many steps the stream had lost before it."""
         pauses = list(_PAUSES)
         while True:
             try:
-                taken = self.fleet.take(name, batch, adapt=adapt)
+                taken = self._take(name, batch, adapt=adapt)
                 self._unreadable.discard(name)
                 return taken, self._untold.pop(name, 0)
             except LostStreamError:
@@ -463,12 +472,13 @@ class Service:
             raise RefusedError("too_large", f"a request holds at most {self.settings.max_batch} images: send several")
 
         def work() -> Feedback:
+            batch = images.as_batch([pixels]).to(self.settings.device)
             try:
                 try:
-                    return self.fleet[name].feedback(images.as_batch([pixels]), labels)
+                    return self.fleet[name].feedback(batch, labels)
                 except LostStreamError:
                     self._recover(name)
-                    return self.fleet[name].feedback(images.as_batch([pixels]), labels)
+                    return self.fleet[name].feedback(batch, labels)
             except UnreadableStreamError as error:
                 raise self._not_now(name, error) from error
             except ValueError as error:

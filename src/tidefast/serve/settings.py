@@ -39,6 +39,8 @@ class Settings(Constrained):
     """Of the model in the Open Inference Protocol; left out, `model`."""
     weights: str | None = None
     """A .safetensors file with the model's state dict; left out, the model's own."""
+    device: str = "cpu"
+    """Where the model is, such as "cuda:0"."""
     method: str = "roid"
     reset: str = "never"
     optimizer: str | None = None
