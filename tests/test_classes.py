@@ -13,8 +13,9 @@ import torch
 from PIL import Image
 from torch import nn
 
-from tidefast import bench, cli, datasets, streams
+from tidefast import bench, cli, datasets, models, streams
 from tidefast.datasets import DatasetError, ImageSet, ModelClasses
+from tidefast.serve.assembly import opened_source
 from tidefast.streams.calibration import measure
 from tidefast.streams.clean import clean_accuracy
 from tidefast.streams.for_model import images_for
@@ -240,3 +241,11 @@ def test_crop_is_whether_and_size_is_how_large(tmp_path):
         streams.make("drift", size=32)
     with pytest.raises(DatasetError, match="are 32x32 and stay so"):
         datasets.open("bundled", size=64)
+
+
+def test_a_service_gives_its_source_images_the_labels_of_the_model(tmp_path):
+    for name in ("3", "7"):
+        (tmp_path / name).mkdir()
+        Image.new("RGB", (32, 32)).save(tmp_path / name / "image.png")
+    ((_, labels),) = opened_source(str(tmp_path), models.load("bundled-resnet"))
+    assert sorted(labels.tolist()) == [3, 7]

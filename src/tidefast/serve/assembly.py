@@ -49,7 +49,7 @@ def _options(settings: Settings, model: nn.Module, canaries: Tensor | None) -> d
             )
         source = canaries if policy.takes_source else None
     elif method.takes_source or policy.takes_source:
-        source = _opened(settings.source, model)
+        source = opened_source(settings.source, model)
     return {
         "method": method,
         "reset": policy,
@@ -61,7 +61,7 @@ def _options(settings: Settings, model: nn.Module, canaries: Tensor | None) -> d
     }
 
 
-def _opened(source: str, model: nn.Module) -> str | SourceBatches:
+def opened_source(source: str, model: nn.Module) -> str | SourceBatches:
     """A file of `tidefast.prepare` as it is, or images with the labels of the model's classes."""
     return source if is_prepared(source) else source_batches(images_for(model, source))
 
