@@ -2,6 +2,7 @@
 
 python benchmarks/soak.py --minutes 120                      # one life: look at its memory
 python benchmarks/soak.py --minutes 120 --end-every 90       # kill -9, or SIGTERM, every minute and a half or so
+python benchmarks/soak.py --minutes 30 --end-every 60 --guard   # the guard with canaries, a budget, and labels
 python benchmarks/soak.py --minutes 1 --end-every 10 --fault skip   # does it notice? a service of benchmarks/faulty.py
 
 Streams get single images and batches, most of them so small that they are gathered, from one connection or two at
@@ -17,6 +18,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import functools
 import io
 import random
 import signal
@@ -53,9 +55,12 @@ from serving import (
     steps_of,
 )
 
+import tidefast
+from tidefast.datasets import open_unlabelled
 from tidefast.fleet.manifest import file_name
 from tidefast.streams import as_tensor
 
+GUARD = "guard:alpha=0.2,budget=0.3,asked=16"
 KEPT = 400
 """States of a stream that are remembered: as far back as any snapshot that is still there."""
 LARGEST_OF = (3, 17, 40)
@@ -102,11 +107,15 @@ class Client:
     folder: Path
     largest: int
     """Images of a request at most."""
+    adapter: tidefast.Adapter
+    """To compare with."""
     kept: list[Kept] = field(default_factory=list)
     possible: list[Kept] = field(default_factory=list)
     """The states that it may be in; nearly always one."""
     pending: list[Levels] = field(default_factory=list)
     """Sent, and not known to be answered."""
+    labelled: tuple[Levels, list[int]] | None = None
+    """Labels that were, likewise."""
     begun: bool = False
     safe: int = 0
     """The step that a kill cannot undo."""
@@ -119,7 +128,6 @@ class Client:
     busy: bool = False
 
     def __post_init__(self) -> None:
-        self.adapter = lone()
         self.folder.mkdir(parents=True)
         self._number = 0
         self._holds: Kept | None = None
@@ -178,9 +186,23 @@ class Client:
         self.possible = fit
         self._forget_old()
 
+    def accept_labels(self, levels: Levels, labels: list[int], said: dict[str, Any]) -> None:
+        """Compare what labels came to, from every state that is possible."""
+        fit = [kept for kept, told in map(functools.partial(self._told, levels, labels), self.possible) if told == said]
+        if not fit:
+            raise WrongError(f"{self.name}: labels came to {said} from none of {len(self.possible)} tried")
+        self.possible = fit
+        self._forget_old()
+
+    def _told(self, levels: Levels, labels: list[int], state: Kept) -> tuple[Kept, dict[str, Any]]:
+        self._hold(state)
+        told = self.adapter.feedback(as_tensor(levels), labels).as_dict()
+        return self._keep(), told
+
     def came_back(self, step: int | None) -> None:
         """The service has started again and says where the stream is; None: it does not know it."""
         pending, self.pending = self.pending, []
+        labelled, self.labelled = self.labelled, None
         if step is None:
             if self.begun:
                 raise WrongError(f"{self.name} is gone after a restart")
@@ -196,6 +218,9 @@ class Client:
                 for state in self.known(step - 2):
                     for first, second in permutations(pending):
                         self._advance(self._advance(state, first), second)
+        if labelled is not None:
+            for state in self.known(step):
+                self._told(*labelled, state)
         self.possible, self.begun, self.damaged = self.known(step), True, False
         if not self.possible:
             raise WrongError(f"{self.name} is at step {step} after a restart, where it never was")
@@ -288,6 +313,27 @@ class Soak:
             raise RuntimeError(f"{status}: {said}")
         self.counts["images"] += len(levels)
         self.compare(client, Step(said["step"], levels, Answer(levels, said).logits), False)
+
+    async def label(self, client: Client, service: Running) -> None:
+        """Labels that agree with the adapted network, or with nobody."""
+        if not client.begun or client.damaged:
+            return
+        levels = self.some(self.chance.randint(1, client.largest))
+        if self.chance.random() < 0.7:
+            with torch.no_grad():
+                labels = client.adapter.model(as_tensor(levels)).argmax(1).tolist()
+        else:
+            labels = [self.chance.randrange(10) for _ in levels]
+        client.labelled = levels, labels
+        address = path_of(client.name, "feedback").split("?")[0] + "?" + "&".join(f"label={one}" for one in labels)
+        with contextlib.closing(Connection(service.port)) as connection:
+            status, said = await connection.ask("POST", address, npy(levels))
+        if status != 200:
+            raise RuntimeError(f"{status}: {said}")
+        client.labelled = None
+        self.counts["comparisons: labels"] += 1
+        self.counts["labels that changed who answers"] += said["changed"]
+        client.accept_labels(levels, labels, said)
 
     async def bad(self, client: Client, service: Running) -> None:
         bad = self.chance.choice(BAD)
@@ -423,7 +469,8 @@ class Soak:
         """Load until then; how it ended."""
         self.ending = False
         started = sampled = time.monotonic()
-        names, weights = list(ACTIONS), list(ACTIONS.values())
+        actions = {**ACTIONS, "label": 15} if self.options.guard else ACTIONS
+        names, weights = list(actions), list(actions.values())
         async with asyncio.TaskGroup() as tasks:
             while time.monotonic() < until and not (self.options.fault and self.wrong):
                 await asyncio.sleep(self.chance.expovariate(self.options.rate))
@@ -466,16 +513,24 @@ class Soak:
         if found:
             self.note(f"streams that nobody began: {sorted(found)}")
 
+    def _guarded(self) -> tuple[tuple[str, ...], dict[str, Any]]:
+        """Options of a service with the guard, and of an adapter like those it has."""
+        file = self.folder / "canaries.npy"
+        np.save(file, pictures(64, 1))
+        return ("--reset", GUARD, "--canaries", str(file)), {"reset": GUARD, "source": open_unlabelled(str(file))}
+
     def run(self) -> int:
         torch.set_num_threads(1)
+        policy, like = self._guarded() if self.options.guard else ((), {})
         names = [f"camera {number} {'äöü/..%'[number % 7]}" for number in range(self.options.streams)]
         self.clients = [
-            Client(name, self.folder / "kept" / str(i), LARGEST_OF[i % len(LARGEST_OF)]) for i, name in enumerate(names)
+            Client(name, self.folder / "kept" / str(i), LARGEST_OF[i % len(LARGEST_OF)], lone(**like))
+            for i, name in enumerate(names)
         ]
         begun = time.monotonic()
         over = begun + 60 * self.options.minutes
         more = ("--resident", str(max(2, self.options.streams // 3)), "--workers", "2", "--timeout", "120")
-        more += ("--max-body", str(MAX_BODY), "--snapshot-every", "7", "--keep", "3")
+        more += ("--max-body", str(MAX_BODY), "--snapshot-every", "7", "--keep", "3", *policy)
         served: dict[str, Any] = {}
         if self.options.fault:
             served["program"] = (sys.executable, str(Path(__file__).with_name("faulty.py")), self.options.fault)
@@ -534,6 +589,9 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=24)
     parser.add_argument("--rate", type=float, default=3.0, help="requests a second")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--guard", action="store_true", help=f"--reset {GUARD} with canaries, and labels among the load"
+    )
     parser.add_argument("--fault", choices=FAULTS, help="a service that is wrong on purpose; ends when it is noticed")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="tidefast-soak-") as folder:
