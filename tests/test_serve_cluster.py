@@ -304,34 +304,22 @@ def test_snapshots_rollback_freeze_and_the_rest_reach_the_right_partition(nodes)
         assert second.post("/v1/streams/other-0/rollback", json={"snapshot": "000001"}).status_code == 404
 
 
-def test_a_killed_process_costs_its_own_partition_the_steps_since_the_snapshot(nodes, clients):
-    victim = nodes.partitions()[0]["process"]
+@pytest.mark.parametrize(("partition", "fault"), [(0, signal.SIGKILL), (1, signal.SIGSTOP)])
+def test_a_process_that_is_killed_or_hangs_costs_its_own_partition_the_steps_since_the_snapshot(
+    nodes, clients, partition, fault
+):
+    victim = nodes.partitions()[partition]["process"]
 
-    async def kill() -> None:
+    async def hurt() -> None:
         await snapshot(nodes.fronts[0], clients)
         await asyncio.sleep(1.0)
-        os.kill(victim, signal.SIGKILL)
+        os.kill(victim, fault)
         await asyncio.sleep(2.0)
 
-    load(nodes.fronts, clients, kill)
-    after(clients, hurt={0})
+    load(nodes.fronts, clients, hurt)
+    after(clients, hurt={partition})
     eventually(nodes.whole)
-    assert nodes.partitions()[0]["process"] != victim
-
-
-def test_a_process_that_hangs_is_ended_and_taken_over(nodes, clients):
-    victim = nodes.partitions()[1]["process"]
-
-    async def stop() -> None:
-        await snapshot(nodes.fronts[0], clients)
-        await asyncio.sleep(0.5)
-        os.kill(victim, signal.SIGSTOP)
-        await asyncio.sleep(2.0)
-
-    load(nodes.fronts, clients, stop)
-    after(clients, hurt={1})
-    eventually(nodes.whole)
-    assert nodes.partitions()[1]["process"] != victim
+    assert nodes.partitions()[partition]["process"] != victim
 
 
 def test_a_node_killed_under_load_costs_its_own_partition_the_steps_since_the_snapshot(nodes, clients):
