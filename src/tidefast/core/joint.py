@@ -173,7 +173,9 @@ class _LayerByStream:
         module._check_input_dim(inputs)
         mean, variance = self._running
         alone = (True,) * len(sizes) if module.running_mean is not None else current.alone
-        if any(size * inputs[0].numel() == inputs.shape[1] for size, own in zip(sizes, alone, strict=True) if not own):
+        if inputs[0].numel() == inputs.shape[1] and any(
+            size == 1 and not own for size, own in zip(sizes, alone, strict=True)
+        ):
             raise ValueError("one value of each channel has no variance")
         run: Callable[..., Tensor] = _BatchNormOfEach.apply
         return run(inputs, weight, bias, sizes, alone, mean, variance, module.eps)
@@ -240,32 +242,38 @@ class _BatchNormOfEach(torch.autograd.Function):
         variance: Tensor | None,
         eps: float,
     ) -> Tensor:
-        parts = [
-            torch.native_batch_norm(
-                part, scale, shift, mean if own else None, variance if own else None, not own, 0.0, eps
-            )
-            for part, scale, shift, own in zip(
-                torch.split(inputs, sizes), weight.unbind(), bias.unbind(), alone, strict=True
-            )
-        ]
-        ctx.save_for_backward(inputs, weight, mean, variance)
+        outputs = torch.empty_like(inputs)
+        means, deviations = torch.empty_like(weight), torch.empty_like(weight)
+        rows = zip(weight.unbind(), bias.unbind(), means.unbind(), deviations.unbind(), strict=True)
+        parts = zip(torch.split(inputs, sizes), torch.split(outputs, sizes), rows, alone, strict=True)
+        for part, output, (scale, shift, own_mean, own_deviation), own in parts:
+            if own:
+                output.copy_(functional.batch_norm(part, mean, variance, scale, shift, False, 0.0, eps))
+            else:
+                torch.ops.aten.native_batch_norm.out(
+                    part,
+                    scale,
+                    shift,
+                    None,
+                    None,
+                    True,
+                    0.0,
+                    eps,
+                    out=output,
+                    save_mean=own_mean,
+                    save_invstd=own_deviation,
+                )
+        ctx.save_for_backward(inputs, weight, mean, variance, means, deviations)
         ctx.sizes, ctx.alone, ctx.eps = sizes, alone, eps
-        ctx.statistics = [(means, deviations) for _, means, deviations in parts]
-        return torch.cat([part for part, _, _ in parts])
+        return outputs
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        inputs, weight, mean, variance = ctx.saved_tensors
+        inputs, weight, mean, variance, *statistics = ctx.saved_tensors
         needed = [*ctx.needs_input_grad[:3]]
-        layers = zip(
-            torch.split(gradient, ctx.sizes),
-            torch.split(inputs, ctx.sizes),
-            weight.unbind(),
-            ctx.statistics,
-            ctx.alone,
-            strict=True,
-        )
+        rows = zip(weight.unbind(), *(values.unbind() for values in statistics), strict=True)
+        layers = zip(torch.split(gradient, ctx.sizes), torch.split(inputs, ctx.sizes), rows, ctx.alone, strict=True)
         parts = [
             torch.ops.aten.native_batch_norm_backward(
                 part,
@@ -273,12 +281,13 @@ class _BatchNormOfEach(torch.autograd.Function):
                 scale,
                 mean if own else None,
                 variance if own else None,
-                *statistics,
+                own_mean,
+                own_deviation,
                 not own,
                 ctx.eps,
                 needed,
             )
-            for part, given, scale, statistics, own in layers
+            for part, given, (scale, own_mean, own_deviation), own in layers
         ]
         images, scales, shifts = zip(*parts, strict=True)
         return (

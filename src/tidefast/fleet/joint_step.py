@@ -29,7 +29,7 @@ from tidefast.resets.base import Reset
 _log = logging.getLogger("tidefast")
 _STREAMS = 64
 """At most so many streams share a pass."""
-_IMAGES = 256
+_IMAGES = 128
 """And on a processor about so many images: what a layer makes of more does not stay in its cache."""
 _TOLERANCE = 1e-3
 
