@@ -12,6 +12,7 @@ compared: the last column is the largest difference, as a share of the largest l
 from __future__ import annotations
 
 import argparse
+import logging
 import statistics
 import time
 from collections.abc import Callable
@@ -108,6 +109,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     options = parser.parse_args()
     torch.set_num_threads(1)
+    logging.getLogger("tidefast").setLevel(logging.ERROR)  # that batches are small is the point
     print(TITLE, flush=True)
     for network in options.networks:
         for pair in options.pairs:

@@ -223,11 +223,11 @@ def _model() -> torch.nn.Module:
     return models.load("bundled-resnet")
 
 
-def lone(reset: str = "asr", source: torch.Tensor | None = None) -> tidefast.Adapter:
+def lone(reset: str = "asr", source: torch.Tensor | None = None, gather: int = 16) -> tidefast.Adapter:
     """An adapter as the service has one for each stream."""
     method = tidefast.methods.ETA(similarity_margin=0.4)
     optimizer = functools.partial(torch.optim.Adam, lr=1e-3)
-    return tidefast.adapt(_model(), method, reset=reset, optimizer=optimizer, gather=16, source=source)
+    return tidefast.adapt(_model(), method, reset=reset, optimizer=optimizer, gather=gather, source=source)
 
 
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:

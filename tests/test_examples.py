@@ -34,7 +34,14 @@ SHOWN = {
         "12 checks passed" in said and above(r"(?s)second half ([\d.]+)%.*second half ([\d.]+)%", said)
     ),
     "06_compare_methods": lambda said: above(r"\| Source \| ([\d.]+) \|\n\| BatchNorm \| ([\d.]+)", said),
-    "07_fleet": lambda said: "2 of 4 streams are in memory" in said and "restored fleet: equal bit for bit" in said,
+    "07_fleet": lambda said: all(
+        part in said
+        for part in (
+            "2 of 4 streams are in memory",
+            "restored fleet: equal bit for bit",
+            "stepped together: equal within rounding",
+        )
+    ),
     "08_mlflow": lambda said: "MLflow has 5 losses, the last of step 50, and the accuracy" in said,
     "09_wandb": lambda said: "Weights & Biases wrote 1 run of accuracy" in said,
 }

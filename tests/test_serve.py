@@ -603,6 +603,33 @@ def test_an_error_reaches_its_own_batch_only():
     _batched(script)
 
 
+def test_streams_that_wait_share_a_call_of_one_kind_and_keep_their_errors_to_themselves():
+    calls: list[tuple[str, dict[str, list[int]]]] = []
+
+    def joint(kind, batches):
+        calls.append((kind, {name: [request.payload for request in own] for name, own in batches.items()}))
+        return {
+            name: ArithmeticError("minus one") if own[0].payload == -1 else [10 * request.payload for request in own]
+            for name, own in batches.items()
+        }
+
+    async def script(batcher, seen):
+        first = asyncio.create_task(batcher.submit("first", "a", 1, 4, 5.0))
+        await asyncio.sleep(0.05)  # it is under way, alone
+        asked = [("x", "a", 2), ("y", "b", 3), ("z", "a", -1), ("w", "a", 4), ("v", "b", 5), ("u", "a", 6)]
+        said = await asyncio.gather(
+            *(batcher.submit(name, kind, i, 4, 5.0) for name, kind, i in asked), return_exceptions=True
+        )
+        assert await first == 10
+        assert [one for one in said if not isinstance(one, ArithmeticError)] == [20, 30, 40, 50, 60]
+        assert isinstance(said[2], ArithmeticError)
+        assert calls == [("a", {"x": [2], "z": [-1], "w": [4]}), ("b", {"y": [3], "v": [5]})]
+        assert seen == [("first", "a", [1]), ("u", "a", [6])]
+        assert batcher.waiting == 0
+
+    _batched(script, seconds=0.2, together=3, joint_work=joint)
+
+
 def test_a_request_that_ran_out_of_time_is_not_worked_on():
     async def script(batcher, seen):
         first = asyncio.create_task(batcher.submit("s", "k", 1, 4, 5.0))

@@ -12,6 +12,7 @@ pytest.importorskip("fastapi", reason="left out: the extra `serve` is not instal
 pytest.importorskip("httpx", reason="left out: httpx is not installed")
 
 import load
+import load_together
 import serving
 
 
@@ -51,6 +52,22 @@ def test_every_answer_under_load_is_that_of_a_lone_adapter(tmp_path, options, co
         assert classes == answer.logits.argmax(1).tolist()
         sure = torch.tensor([one["probability"] for one in answer.said["predictions"]])
         assert torch.allclose(sure, answer.logits.softmax(1).amax(1), atol=1e-6)
+
+
+@pytest.mark.slow
+def test_streams_served_together_are_answered_as_alone_within_rounding(tmp_path):
+    todo = load.orders(streams=12, requests=6, share_bad=0.25, seed=1)
+    bad = Counter(order.reason for queue in todo.values() for order in queue if isinstance(order, load.Bad))
+    options = ["--together", "8", "--resident", "5", "--snapshot-every", "0.2", "--keep", "2"]
+    with serving.serving(tmp_path / "state", "--max-body", str(load.MAX_BODY), *options) as service:
+        outcome = asyncio.run(load.crowded(service.port, todo, 2))
+        with service.client() as client:
+            streams = {one["name"]: one["step"] for one in client.get("/v1/streams").json()}
+    assert outcome.surprises == []
+    assert outcome.refused == bad
+    steps = serving.steps_of(outcome.answers)
+    assert streams == {name: own[-1].number for name, own in steps.items()}
+    assert load_together.largest_difference(outcome.answers, gather=16) < 1e-5
 
 
 def test_the_comparison_notices_one_wrong_bit():

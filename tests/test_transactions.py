@@ -281,6 +281,7 @@ def both(fleet: tidefast.Fleet, folder: Path) -> tuple[bytes, ...]:
     "act",
     [
         pytest.param(lambda fleet: fleet["here"](IMAGES[2]), id="step"),
+        pytest.param(lambda fleet: fleet.adapt({"here": IMAGES[2], "idle": IMAGES[3]}), id="together"),
         pytest.param(lambda fleet: fleet["idle"].predict(IMAGES[2]), id="predict"),
         pytest.param(lambda fleet: fleet["here"].reset(), id="reset"),
         pytest.param(lambda fleet: fleet.freeze("here"), id="freeze"),

@@ -80,6 +80,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--token-file", metavar="FILE", help="holds the token that clients must send (default: TIDEFAST_TOKEN, if set)"
     )
     parser.add_argument("--workers", type=int, help="streams that step at a time (default %(default)s)")
+    parser.add_argument(
+        "--together", type=int, metavar="N", help="waiting streams that share a step, at most (default %(default)s)"
+    )
     parser.add_argument("--threads", type=int, help="torch threads of each worker (default: the cores are shared out)")
     parser.add_argument("--resident", type=int, help="streams kept in memory (default %(default)s)")
     parser.add_argument("--max-batch", type=int, help="images of a step, or a request (default %(default)g)")

@@ -1,4 +1,4 @@
-"""Micro-batches: requests of one stream that come close together are worked on together, in the order they came."""
+"""Micro-batches: requests of one stream that come close together make one batch, and batches of several one call."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import contextvars
 import functools
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -44,8 +44,11 @@ class _Queue(Generic[P, A]):
     timer: asyncio.TimerHandle | None = None
 
 
+_Batch = tuple[_Queue[P, A], list[PendingRequest[P, A]]]
 Work = Callable[[str, str, Sequence[PendingRequest[P, A]]], Sequence[A]]
 """(stream, kind, requests) to their answers, in a thread of the batcher."""
+JointWork = Callable[[str, Mapping[str, Sequence[PendingRequest[P, A]]]], Mapping[str, Sequence[A] | Exception]]
+"""(kind, requests by stream) to the answers of each stream, or to what prevented them."""
 
 
 class Batcher(Generic[P, A]):
@@ -55,15 +58,27 @@ class Batcher(Generic[P, A]):
     workers: so many calls of `work` run at a time, one for a stream.
     max_batch, max_wait: a batch is complete with so many images, or so many seconds after its first request came.
     queue, stream_queue: so many images may wait in all, and of one stream; beyond that a request is refused.
+    together, joint_work: batches of at most so many streams, that are complete when a worker is free, go into one call
+        of `joint_work`; nobody waits for it.
 
     A batch holds whole requests of one kind. Streams whose batch is complete take turns, the longest waiting first;
     until its turn a batch goes on growing.
     """
 
     def __init__(
-        self, work: Work[P, A], *, workers: int, max_batch: int, max_wait: float, queue: int, stream_queue: int
+        self,
+        work: Work[P, A],
+        *,
+        workers: int,
+        max_batch: int,
+        max_wait: float,
+        queue: int,
+        stream_queue: int,
+        together: int = 1,
+        joint_work: JointWork[P, A] | None = None,
     ) -> None:
         self._work, self._workers = work, workers
+        self._joint_work, self._together = joint_work, together if joint_work is not None else 1
         self._max_batch, self._max_wait = max_batch, max_wait
         self._limit, self._stream_limit = queue, stream_queue
         self._queues: dict[str, _Queue[P, A]] = {}
@@ -157,16 +172,40 @@ class Batcher(Generic[P, A]):
 
     def _dispatch(self) -> None:
         while self._ready and self._running < self._workers:
+            batches = self._next()
+            if not batches:
+                continue
+            self._running += 1
+            for queue, _ in batches:
+                queue.running = True
+            done = asyncio.get_running_loop().run_in_executor(self._pool, self._done, batches)
+            done.add_done_callback(functools.partial(self._finish, batches))
+
+    def _next(self) -> list[_Batch[P, A]]:
+        """The batches of the next call, all of one kind: of the stream that waits longest, and of those behind it."""
+        batches: list[_Batch[P, A]] = []
+        passed: list[_Queue[P, A]] = []
+        while self._ready and len(batches) < self._together:
             queue = self._ready.popleft()
+            if batches and queue.waiting and queue.waiting[0].kind != batches[0][1][0].kind:
+                passed.append(queue)
+                continue
             queue.ready = False
             batch = self._take(queue)
-            if not batch:  # all of them ran out of time
+            if batch:
+                batches.append((queue, batch))
+            else:  # all of them ran out of time
                 self._consider(queue)
-                continue
-            queue.running = True
-            self._running += 1
-            done = asyncio.get_running_loop().run_in_executor(self._pool, self._work, queue.name, batch[0].kind, batch)
-            done.add_done_callback(functools.partial(self._finish, queue, batch))
+        self._ready.extendleft(reversed(passed))
+        return batches
+
+    def _done(self, batches: Sequence[_Batch[P, A]]) -> list[Sequence[A] | Exception]:
+        """The answers to each batch, in a thread."""
+        kind = batches[0][1][0].kind
+        if len(batches) > 1 and self._joint_work is not None:
+            answers = self._joint_work(kind, {queue.name: batch for queue, batch in batches})
+            return [answers[queue.name] for queue, _ in batches]
+        return [self._work(queue.name, kind, batch) for queue, batch in batches]
 
     def _take(self, queue: _Queue[P, A]) -> list[PendingRequest[P, A]]:
         """The next batch: whole requests of one kind, as many as fit."""
@@ -181,18 +220,18 @@ class Batcher(Generic[P, A]):
         self.waiting -= size
         return batch
 
-    def _finish(
-        self, queue: _Queue[P, A], batch: list[PendingRequest[P, A]], done: asyncio.Future[Sequence[A]]
-    ) -> None:
-        queue.running = False
+    def _finish(self, batches: Sequence[_Batch[P, A]], done: asyncio.Future[list[Sequence[A] | Exception]]) -> None:
         self._running -= 1
         error = done.exception()
-        for i, request in enumerate(batch):
-            if request.answer.done():  # its client has gone, or waited too long
-                continue
-            if error is not None:
-                request.answer.set_exception(error)
-            else:
-                request.answer.set_result(done.result()[i])
-        self._consider(queue)
+        results = done.result() if error is None else [error] * len(batches)
+        for (queue, batch), result in zip(batches, results, strict=True):
+            queue.running = False
+            for i, request in enumerate(batch):
+                if request.answer.done():  # its client has gone, or waited too long
+                    continue
+                if isinstance(result, BaseException):
+                    request.answer.set_exception(result)
+                else:
+                    request.answer.set_result(result[i])
+            self._consider(queue)
         self._dispatch()

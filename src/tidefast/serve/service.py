@@ -164,6 +164,8 @@ class Service:
             max_wait=chosen.max_wait,
             queue=chosen.queue,
             stream_queue=chosen.stream_queue,
+            together=chosen.together,
+            joint_work=self._joint_work,
         )
         self._decoders = Decoders()
         self._hands = started_pool(4, "tidefast-hand")
@@ -245,6 +247,45 @@ class Service:
         batch = images.as_batch([request.payload for request in requests])
         with self._place_for(name) if kind == "adapt" else contextlib.nullcontext():
             taken, lost = self._taken(name, batch, kind == "adapt")
+        return self._noted(name, kind, requests, batch, taken, lost)
+
+    def _joint_work(
+        self, kind: str, batches: Mapping[str, Sequence[PendingRequest[images.ImageArray, Answer]]]
+    ) -> dict[str, list[Answer] | Exception]:
+        """Batches of several streams, in a thread: one step of all, and each noted and split."""
+        given: dict[str, Tensor] = {}
+        answers: dict[str, list[Answer] | Exception] = {}
+        with contextlib.ExitStack() as places:
+            for name, requests in batches.items():
+                try:
+                    if kind == "adapt":
+                        places.enter_context(self._place_for(name))
+                    given[name] = images.as_batch([request.payload for request in requests])
+                except Exception as error:
+                    answers[name] = error
+            results = self.fleet.take_together(given, adapt=kind == "adapt")
+        for name, taken in results.items():
+            try:
+                if isinstance(taken, Exception):  # it is no step: alone it finds out what can be done
+                    answers[name] = self._work(name, kind, batches[name])
+                else:
+                    self._unreadable.discard(name)
+                    lost = self._untold.pop(name, 0)
+                    answers[name] = self._noted(name, kind, batches[name], given[name], taken, lost)
+            except Exception as error:
+                answers[name] = error
+        return answers
+
+    def _noted(
+        self,
+        name: str,
+        kind: str,
+        requests: Sequence[PendingRequest[images.ImageArray, Answer]],
+        batch: Tensor,
+        taken: Taken,
+        lost: int,
+    ) -> list[Answer]:
+        """What came of a batch, in the books and split among its requests."""
         if not self._size_is_sure:
             self._size_is_sure = True
             try:

@@ -72,6 +72,8 @@ class Settings(Constrained):
 
     workers: Count = 1
     """Streams that take a step at the same time."""
+    together: Count = 1
+    """Streams whose requests wait share one step, so many at most; 1: one after the other, bit for bit as alone."""
     threads: Count | None = None
     """Of torch, for each worker; left out, the cores are shared out."""
     resident: Count = 1024
