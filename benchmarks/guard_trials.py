@@ -1,6 +1,6 @@
 """Sudden failures, and the guard with other numbers inside: what benchmarks/guard.yaml cannot ask.
 
-    python benchmarks/guard_trials.py failures                    # or, because AETTA takes long: failures never asr guard
+    python benchmarks/guard_trials.py failures          # AETTA takes long; without it: failures never asr guard
     python benchmarks/guard_trials.py settings
     python benchmarks/guard_trials.py statistics
     python benchmarks/guard_trials.py cost
