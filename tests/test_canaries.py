@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from test_serve import LEVELS, lone, net, running, send
-from tidefast import cli, datasets, serve
+from tidefast import SnapshotError, cli, datasets, serve
 from tidefast.core.record import StepRecord
 from tidefast.datasets import DatasetError
 from tidefast.serve.canaries import Canaries, Look, summary
@@ -122,6 +122,24 @@ def test_they_are_the_guards_source_images(tmp_path):
         theirs = {image.tobytes() for image in adapter.constants["guard_canaries"].numpy()}
     assert theirs == {image.tobytes() for image in service.canaries.images.numpy()}
     service.snapshots.close()
+
+
+@pytest.mark.parametrize("others", [KNOWN[40:], None], ids=["others", "none"])
+def test_a_guard_does_not_go_on_with_other_canaries_and_says_so(others, tmp_path):
+    def served(canaries):
+        settings = serve.Settings(state=tmp_path, side=(16, 16), threads=1)
+        options = {"method": "tent", "reset": "guard", "source": canaries}
+        return serve.Service(settings, net(), options, canaries=canaries)
+
+    first = served(KNOWN[:40])
+    first.fleet["x"](KNOWN[:16])
+    first._take_snapshot()
+    first.snapshots.close()
+    with pytest.raises(SnapshotError, match=r"was saved with other source images \(or canaries\), or with none"):
+        served(others)
+    again = served(KNOWN[:40])
+    assert again.fleet["x"].step == 1
+    again.snapshots.close()
 
 
 # -- asking ---------------------------------------------------------------------------------------------------------
