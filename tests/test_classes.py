@@ -15,10 +15,10 @@ from torch import nn
 
 from tidefast import bench, cli, datasets, models, streams
 from tidefast.datasets import DatasetError, ImageSet, ModelClasses
+from tidefast.models.images import images_for
 from tidefast.serve.assembly import opened_source
 from tidefast.streams.calibration import measure
 from tidefast.streams.clean import clean_accuracy
-from tidefast.streams.for_model import images_for
 
 COLOURS = 12
 """The classes of the model: an image of class i has the red value 20 i."""

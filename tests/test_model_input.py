@@ -12,7 +12,7 @@ from torch import nn
 from test_classes import Colours, make_folder
 from tidefast import cli, models
 from tidefast.models import ModelInput, declared_input
-from tidefast.streams.for_model import images_for
+from tidefast.models.images import images_for
 
 MEAN, DEVIATION = (0.5, 0.4, 0.3), (0.2, 0.2, 0.25)
 

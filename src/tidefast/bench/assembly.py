@@ -16,10 +16,10 @@ from tidefast.bench.experiment import Experiment
 from tidefast.core import optim
 from tidefast.core.specification import Specification
 from tidefast.core.validation import require_device
+from tidefast.models.images import class_names, images_for, number_of_classes
 from tidefast.preparation import Preparation, prepare
 from tidefast.resets.asr import accumulations, expressions, extents, measures, triggers
 from tidefast.streams.clean import CleanAccuracy, clean_accuracy, clean_images
-from tidefast.streams.for_model import class_names, images_for, number_of_classes
 
 _REMEMBERED = 2
 _OF_FILES = ("size", "resize", "classes")

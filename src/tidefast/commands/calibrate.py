@@ -72,9 +72,9 @@ def _measure(options: argparse.Namespace, part: object) -> Matrix:
 
     from tidefast import models
     from tidefast.commands.bar import bar
+    from tidefast.models.images import images_for
     from tidefast.streams.calibration import measure
     from tidefast.streams.clean import clean_accuracy
-    from tidefast.streams.for_model import images_for
 
     torch.set_num_threads(1)  # also in this process: the bits must not depend on the number of workers
     model = models.load(options.model)

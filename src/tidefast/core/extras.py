@@ -9,12 +9,13 @@ from tidefast.errors import how_to_install
 
 _DATA = frozenset({"PIL", "cv2", "numba", "scipy"})
 _BENCH = _DATA | {"loky", "pyarrow", "yaml"}
+_SERVE = frozenset({"PIL", "fastapi", "prometheus_client", "python_multipart", "uvicorn"})
 PACKAGES = {
     "data": _DATA,
     "bench": _BENCH,
     "figures": _BENCH | {"matplotlib"},
-    "otel": frozenset({"opentelemetry"}),
-    "serve": frozenset({"PIL", "fastapi", "prometheus_client", "python_multipart", "uvicorn"}),
+    "serve": _SERVE,
+    "otel": _SERVE | {"opentelemetry"},
 }
 """By extra: what is imported of it, by the names that Python knows them by."""
 

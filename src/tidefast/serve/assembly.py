@@ -16,10 +16,10 @@ from tidefast.core.validation import require_device
 from tidefast.datasets import is_prepared, open_unlabelled, source_batches
 from tidefast.datasets.cifar10 import CLASSES
 from tidefast.datasets.tensors import SourceBatches
+from tidefast.models.images import images_for
 from tidefast.serve.service import Service
 from tidefast.serve.settings import Settings
 from tidefast.serve.watch import Watch
-from tidefast.streams.for_model import images_for
 
 _SMALL = (32, 32)
 _BUNDLED_SIZES = {"bundled-resnet": _SMALL, "bundled-vit": _SMALL, "bundled-lite0": (128, 128)}

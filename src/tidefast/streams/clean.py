@@ -10,7 +10,7 @@ from torch import nn
 
 from tidefast.core.network import Network
 from tidefast.datasets import LabelledImages, require_match, source_batches
-from tidefast.streams.for_model import class_names
+from tidefast.models.images import class_names
 from tidefast.streams.seekable import Seekable
 from tidefast.streams.stored import Stored
 

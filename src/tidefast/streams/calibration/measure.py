@@ -26,8 +26,8 @@ from tidefast.corruptions.names import canonical
 from tidefast.corruptions.severity import Scale
 from tidefast.datasets import LabelledImages, as_tensor, require_match
 from tidefast.errors import TidefastError
+from tidefast.models.images import class_names, number_of_classes
 from tidefast.streams.ccc import CELLS_PER_SEVERITY, GRID, noise_types
-from tidefast.streams.for_model import class_names, number_of_classes
 from tidefast.streams.images import Data, labelled_images, nearest_scale
 from tidefast.streams.jpeg import QUALITY, stored
 from tidefast.streams.matrix import ASSUMED, MEASURED, UNKNOWN, Matrix, interpolate

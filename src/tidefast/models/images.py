@@ -14,7 +14,7 @@ from tidefast import datasets
 from tidefast.core.network import Network
 from tidefast.datasets import ClassesGiven, ImageFolder, ImageSet, Subset
 from tidefast.datasets.cifar10 import is_cifar10
-from tidefast.models import declared_input
+from tidefast.models.declared import declared_input
 
 
 def images_for(
