@@ -876,7 +876,7 @@ PICTURES = np.random.default_rng(1).integers(0, 256, (8, 6, 32, 32, 3), dtype=np
 @pytest.mark.slow
 def test_a_restart_goes_on_bit_for_bit_and_a_kill_loses_no_stream(tmp_path):
     adapter = tidefast.adapt(
-        models.load("bundled-resnet"), "roid", reset="asr", optimizer=lambda p: torch.optim.Adam(p, lr=1e-3)
+        models.load("bundled-resnet"), "roid", reset="asr", optimizer=lambda p: torch.optim.Adam(p, lr=1e-3), gather=16
     )
     expected = [adapter(as_tensor(one)) for one in PICTURES]
     with command(tmp_path) as (process, client):

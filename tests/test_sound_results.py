@@ -20,7 +20,7 @@ from tidefast.bench.ledger import DIGESTS, SEGMENTS, SPANS, STEPS, TIMING, Ledge
 from tidefast.bench.results import ENVIRONMENT, RESULT
 from tidefast.errors import DamagedRunError
 
-FIELDS = {"stream": "drift", "method": "tent", "steps": 12, "batch": 4, "seed": 1}
+FIELDS = {"stream": "drift", "method": "tent", "steps": 12, "batch": 4, "gather": 1, "seed": 1}
 COMMAND = [f"--{name}={value}" for name, value in FIELDS.items()]
 
 
