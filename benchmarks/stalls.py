@@ -3,7 +3,7 @@
     python benchmarks/stalls.py
     python benchmarks/stalls.py --methods eta roid --policies asr --kinds
 
-No device is needed: see `tidefast.pretended_device`. The most of three steps on random images of a tiny network, with
+No device is needed (benchmarks/pretended_device.py). The most of three steps on random images of a tiny network, with
 every sample selected; `--kinds` says what the host waited for.
 """
 
@@ -13,10 +13,10 @@ import argparse
 from collections import Counter
 
 import torch
+from pretended_device import DEVICE, pretended_device
 
 import tidefast
 from tidefast import methods, resets
-from tidefast.pretended_device import DEVICE, pretended_device
 from tidefast.testing import small_network
 
 

@@ -11,7 +11,7 @@ import tidefast
 
 ROOT = Path(tidefast.__file__).parent
 LAYERS = [
-    {"errors", "pretended_device"},
+    {"errors"},
     {"core"},
     {"augment", "probes"},
     {"resets"},
