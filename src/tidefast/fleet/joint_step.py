@@ -382,7 +382,7 @@ class _setting_aside:  # noqa: N801 (a context manager reads like a function)
     """What goes wrong inside is that one stream's affair, which is then stepped alone."""
 
     def __init__(self, stream: _StreamInStep) -> None:
-        self._course = stream
+        self._stream = stream
 
     def __enter__(self) -> None:
         pass
@@ -390,7 +390,7 @@ class _setting_aside:  # noqa: N801 (a context manager reads like a function)
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> bool:
         if kind is None or not issubclass(kind, Exception) or issubclass(kind, InseparableError):
             return False
-        self._course.sound = False
+        self._stream.sound = False
         return True
 
 
