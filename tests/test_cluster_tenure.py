@@ -235,6 +235,28 @@ async def step(partition: Partition, name: str) -> tuple[int, int] | None:
     return None if reply.refused else (reply.term, reply.value.step)
 
 
+def test_a_partition_may_leave_before_it_has_begun_and_else_after_a_snapshot(tmp_path):
+    """One front after the other ends: a partition that is moving still has to move on."""
+
+    async def main() -> None:
+        layout = made_layout(tmp_path, None, otherwise=1)
+        Tenure(ClusterLayout.folder_of(tmp_path, 0), SLEEP)  # a holder that says nothing: its lease is waited for
+        beginning = Partition(settings(tmp_path), layout, 0)
+        assert (await beginning.condition()).phase == "starting"
+        assert await beginning.ready_to_leave() == ""
+        assert await beginning.leave()
+        successor = await serving(Partition(settings(tmp_path), layout, 0))
+        assert await step(successor, "camera") is not None
+        assert await successor.ready_to_leave() == ""
+        assert [one["streams"] for one in (await successor.ask("listed_snapshots")).value][-1] == 1
+        Tenure(ClusterLayout.folder_of(tmp_path, 0), SLEEP)
+        await asyncio.sleep(SLEEP)
+        assert "is being taken over" in await successor.ready_to_leave()
+        await successor.leave()
+
+    asyncio.run(main())
+
+
 def stepping(state: str, fenced: bool) -> None:
     """The process: steps all streams, and tells of each answer; in its folder snapshots appear meanwhile."""
     if not fenced:

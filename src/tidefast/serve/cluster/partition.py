@@ -93,6 +93,13 @@ class Partition:
             reason = "moving" if error.reason == "stopping" else error.reason
             return Reply(self._term, None, (reason, str(error)))
 
+    async def ready_to_leave(self) -> str:
+        """Take a snapshot while it still answers, so that leaving is short; why it must not leave, if so."""
+        if self._service is None:
+            return ""  # it has not begun, and knows nothing that storage does not
+        reply = await self.ask("snapshot")
+        return "" if reply.refused is None else reply.refused[1]
+
     async def leave(self) -> bool:
         """Finish what was accepted, take a last snapshot and give up the term; whether everything is kept."""
         if self._leaving is None:

@@ -225,9 +225,8 @@ class Steward:
         """Let a partition go on elsewhere; False when steps may be lost by it."""
         _log.info("partition %d moves from node %s to %s", index, self._states[index].node[:8], node[:8])
         with contextlib.suppress(ray.exceptions.RayError, KeyError):
-            reply = await self._handles[index].ask.remote("snapshot")
-            if reply.refused is not None:
-                _log.error("partition %d stays: %s", index, reply.refused[1])
+            if problem := await self._handles[index].ready_to_leave.remote():
+                _log.error("partition %d stays: %s", index, problem)
                 return False
         kept = await self._end(index)
         await self._made(index, node)
