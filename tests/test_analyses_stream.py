@@ -22,7 +22,7 @@ from tidefast.paper.analyses.stability import Stability
 from tidefast.paper.figure import line_styles, marked
 from tidefast.paper.scale import MiniScale
 
-NAMES = ("collapse", "dynamics", "resets", "stability")
+NAMES = ("calibration", "collapse", "dynamics", "resets", "stability")
 RDUMB = {"name": "periodic", "every": 20}
 
 

@@ -12,6 +12,7 @@ import torch
 from tidefast import bench, report
 from tidefast.bench import calibration
 from tidefast.bench.ledger import STEPS
+from tidefast.paper.analyses.calibration import Calibration
 from tidefast.report import arrangement, comparison, runs_page
 
 
@@ -50,6 +51,14 @@ def test_answers_drawn_from_their_own_probabilities_are_calibrated():
     assert worth_of(4 * logits, labels).error > 0.1
 
 
+def test_the_error_by_chance_is_that_of_answers_drawn_from_their_own_probabilities():
+    generator = torch.Generator().manual_seed(2)
+    logits = 2 * torch.randn(200, 5, generator=generator)
+    drawn = torch.multinomial(logits.softmax(1), 100, replacement=True, generator=generator).T
+    errors = [worth_of(logits, labels).error for labels in drawn]
+    assert worth_of(logits, drawn[0]).error_by_chance == pytest.approx(float(np.mean(errors)), rel=0.1)
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
@@ -70,6 +79,24 @@ def test_a_run_keeps_and_sums_up_what_its_answers_are_worth(folder):
     assert source.reliability.negative_log_likelihood < math.log(10)
 
 
+def test_the_analysis_says_who_may_be_trusted_and_when(folder):
+    runs = bench.find(folder)
+    finding = Calibration().evaluate(runs)
+    (sheet,) = finding.sheets
+    for run, row in zip(runs, sheet.rows, strict=True):
+        shown = dict(zip(sheet.columns, (cell.value for cell in row.cells), strict=True))
+        kept = run.result["calibration"]
+        assert shown["calibration error, %"] == pytest.approx(100 * kept["ece"])
+        assert (shown["log likelihood loss"], shown["Brier score"]) == pytest.approx((kept["nll"], kept["brier"]))
+        last = torch.tensor(run.steps["bin_correct"][6:] - run.steps["bin_confidence"][6:]).sum(0).abs().sum() / 32
+        assert shown["in the last quarter, %"] == pytest.approx(100 * float(last))
+    blocks = finding.frames["blocks"]  # of one batch
+    assert blocks["batch"] == [*range(8)] * 3
+    assert np.reshape(blocks["nll"], (3, 8)).mean(1) == pytest.approx([row.cells[6].value for row in sheet.rows])
+    released = next(remark for remark in finding.remarks if "released" in remark)
+    assert "points less sure than it is right" in released
+
+
 def test_a_run_of_before_has_none_and_is_read_as_ever(folder, tmp_path):
     from tidefast.bench.results import _array
 
@@ -85,6 +112,9 @@ def test_a_run_of_before_has_none_and_is_read_as_ever(folder, tmp_path):
     assert old.reliability is None
     assert bench.metrics.summary(old)["calibration"] is None
     assert old.accuracy == run.accuracy
+    assert not Calibration().accepts(old)
+    with pytest.raises(ValueError, match="did not keep the probabilities of their answers; run them again"):
+        Calibration().evaluate([old])
     mixed = pq.read_table(run.folder / STEPS).column("bin_images")
     assert _array(mixed).shape == (8, calibration.BINS)
 

@@ -74,6 +74,22 @@ class Reliability:
         return float(np.abs(self.correct - self.confidence).sum()) / self.total if self.total else math.nan
 
     @property
+    def error_by_chance(self) -> float:
+        """About what `error` would be, of so many images, if every probability were right.
+
+        >>> round(Reliability(np.array([100]), np.array([50]), np.array([50.0]), 0.0, 0.0).error_by_chance, 4)
+        0.0399
+        """
+        share = self.confidence / np.maximum(self.images, 1)
+        spread = np.sqrt(self.images * share * (1 - share)).sum()
+        return math.sqrt(2 / math.pi) * float(spread) / self.total if self.total else math.nan
+
+    @property
+    def accuracy(self) -> float:
+        """Share of the answers that are right."""
+        return int(self.correct.sum()) / self.total if self.total else math.nan
+
+    @property
     def mean_confidence(self) -> float:
         """Above the accuracy the model is too sure of itself, below it not sure enough."""
         return float(self.confidence.sum()) / self.total if self.total else math.nan

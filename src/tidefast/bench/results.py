@@ -126,11 +126,16 @@ class Run:
     @property
     def reliability(self) -> Reliability | None:
         """What its answers were worth as probabilities; None of a run of before that was kept."""
-        images, correct, confidence = (self.steps[f"bin_{name}"] for name in ("images", "correct", "confidence"))
-        if not images.sum():
-            return None
-        loss, brier = (float(np.nansum(self.steps[name])) for name in ("likelihood_loss", "brier_score"))
-        return Reliability(images.sum(0), correct.sum(0), confidence.sum(0), loss, brier)
+        whole = self.reliability_in(slice(None))
+        return whole if whole.total else None
+
+    def reliability_in(self, batches: slice) -> Reliability:
+        """The same of some of its batches, counted from 0; of no image, where it was not kept."""
+        images, correct, confidence = (
+            self.steps[f"bin_{name}"][batches].sum(0) for name in ("images", "correct", "confidence")
+        )
+        loss, brier = (float(np.nansum(self.steps[name][batches])) for name in ("likelihood_loss", "brier_score"))
+        return Reliability(images, correct, confidence, loss, brier)
 
     @property
     def reset_fraction(self) -> metrics.Floats:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import textwrap
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,6 +122,13 @@ def featured(contestants: Sequence[str], limit: int) -> list[str]:
     ['ETA', 'ETA + ASR']
     """
     return sorted(contestants, key=lambda name: name.split(",")[0].split(" + ")[0] != FIRST)[:limit]
+
+
+def on_one_stream(runs: Mapping[str, Run], limit: int) -> list[str]:
+    """At most `limit` names for a figure of runs that saw the same batches; see `featured`."""
+    places = {name: place(run) for name, run in runs.items()}
+    first = featured([*runs], 1)[0]
+    return featured([name for name in runs if places[name] == places[first]], limit)
 
 
 def where(runs: Sequence[Run]) -> str:

@@ -2,6 +2,7 @@
 
 from tidefast.paper.analyses import (  # noqa: F401 - each registers itself
     batch_size,
+    calibration,
     collapse,
     concentration,
     cost,

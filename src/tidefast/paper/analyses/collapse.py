@@ -95,7 +95,7 @@ class Collapse(Analysis):
         named = dict(zip(naming.names([run.experiment for run in runs]), runs, strict=True))
         uses = {name: use(run.steps["predicted"]) for name, run in named.items()}
         labels = {name: use(run.steps["labels"]) for name, run in named.items()}
-        chosen = _on_one_stream(named)
+        chosen = naming.on_one_stream(named, SHOWN)
         shown = {LABELS: labels[chosen[0]], **{name: uses[name] for name in chosen}}
         sheet = Sheet(
             "collapse",
@@ -150,13 +150,6 @@ def _histogram(uses: Mapping[str, Use]) -> dict[str, list[Any]]:
 def _spread(uses: Mapping[str, Use]) -> dict[str, list[Any]]:
     rows = [(name, at * use.block, float(n)) for name, use in uses.items() for at, n in enumerate(use.spread)]
     return frame(("contestant", "batch", "classes_in_use"), rows)
-
-
-def _on_one_stream(runs: Mapping[str, Run]) -> list[str]:
-    """The contestants of the figure: they saw the same labels."""
-    places = {name: naming.place(run) for name, run in runs.items()}
-    first = naming.featured([*runs], 1)[0]
-    return naming.featured([name for name in runs if places[name] == places[first]], SHOWN)
 
 
 def _remark(name: str, use: Use, labels: Use) -> str:
