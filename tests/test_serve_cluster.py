@@ -27,6 +27,7 @@ import serving
 from serving import Connection, Levels, Running, Step
 
 import tidefast
+from test_open_inference import ProtocolClient
 from tidefast import cli
 from tidefast.serve.cluster.joining import NODE
 from tidefast.serve.cluster.layout import partition_of
@@ -302,6 +303,25 @@ def test_snapshots_rollback_freeze_and_the_rest_reach_the_right_partition(nodes)
             assert second.delete(path).status_code == 204
             assert first.get(path).status_code == 404
         assert second.post("/v1/streams/other-0/rollback", json={"snapshot": "000001"}).status_code == 404
+
+
+def test_the_open_inference_protocol_and_the_live_page_are_on_every_node(nodes):
+    alone = serving.lone()
+    for step, (front, levels) in enumerate(
+        zip(nodes.fronts.values(), PICTURES[:24].reshape(3, 8, 32, 32, 3), strict=True)
+    ):
+        told = ProtocolClient(front.address, serving.TOKEN)
+        assert told.ask("v2/health/ready").content["ready"] is True
+        reply = told.infer("bundled-resnet", levels, parameters={"stream": "protocol"})
+        expected = alone(serving.as_tensor(levels)).numpy()
+        assert reply.content["parameters"]["step"] == step + 1
+        assert (reply.tensors["logits"] == expected).all()
+        with front.client() as http:
+            page = http.get("/")
+            assert page.status_code == 200
+            assert "text/html" in page.headers["content-type"]
+    with nodes.fronts[0].client() as http:
+        assert http.delete("/v1/streams/protocol").status_code == 204
 
 
 @pytest.mark.parametrize(("partition", "fault"), [(0, signal.SIGKILL), (1, signal.SIGSTOP)])
