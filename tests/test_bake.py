@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 import tidefast
 from tidefast import cli, methods
+from tidefast.core import checkpoint
 from tidefast.testing import quick_adapter, small_network
 
 INSEPARABLE = {"dplot", "lame", "memo", "rmt", "t3a", "vida"}
@@ -165,6 +167,34 @@ def test_the_command_bakes_a_snapshot(kind: str, tmp_path, capsys):
     else:
         answers = (torch.load(out, weights_only=False) if kind == ".pt" else torch.export.load(out).module())(batch)
     assert torch.allclose(answers, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("method", [name for name in tidefast.list_methods() if name not in ("cmae", "rem")])
+def test_what_a_snapshot_says_of_its_method_makes_it_again(method: str, tmp_path):
+    adapter = quick_adapter(network(), method)
+    adapter.save(tmp_path / "state")
+    assert methods.base.registry.make(checkpoint.configuration(tmp_path / "state")["method"]) == adapter.method
+
+
+def declaring() -> torch.nn.Module:
+    """A network that says how large its images are."""
+    model = tidefast.models.load("bundled-resnet")
+    model.model_input = tidefast.models.ModelInput(size=32)
+    return model
+
+
+def test_the_command_prepares_files_as_a_run_does(tmp_path, capsys):
+    data = tidefast.datasets.open("bundled-train")
+    for at in range(24):
+        (tmp_path / "photos" / str(data.labels[at])).mkdir(parents=True, exist_ok=True)
+        picture = Image.fromarray(data[np.array([at])].images[0]).resize((40, 40))
+        picture.save(tmp_path / "photos" / str(data.labels[at]) / f"{at}.png")
+    given = ["--model", "test_bake:declaring", "--source", str(tmp_path / "photos")]
+    run = ["run", "--stream", "drift", "--method", "santa", *given, "--steps", "2", "--out", str(tmp_path / "run")]
+    assert cli.main(run) == 0
+    snapshot = ["--snapshot", str(tmp_path / "run" / "snapshot.safetensors"), "--data", str(tmp_path / "photos")]
+    assert cli.main(["bake", *given, *snapshot, "--out", str(tmp_path / "net.pt")]) == 0
+    assert "2 steps of santa, statistics of 24 images" in capsys.readouterr().out
 
 
 def test_the_command_says_what_is_wrong(tmp_path, capsys):

@@ -15,8 +15,7 @@ from torch import nn
 
 from tidefast import bench, cli, datasets, models, streams
 from tidefast.datasets import DatasetError, ImageSet, ModelClasses
-from tidefast.models.images import images_for
-from tidefast.serve.assembly import opened_source
+from tidefast.models.images import images_for, source_for
 from tidefast.streams.calibration import measure
 from tidefast.streams.clean import clean_accuracy
 
@@ -243,9 +242,9 @@ def test_crop_is_whether_and_size_is_how_large(tmp_path):
         datasets.open("bundled", size=64)
 
 
-def test_a_service_gives_its_source_images_the_labels_of_the_model(tmp_path):
+def test_source_images_have_the_labels_of_the_model(tmp_path):
     for name in ("3", "7"):
         (tmp_path / name).mkdir()
         Image.new("RGB", (32, 32)).save(tmp_path / name / "image.png")
-    ((_, labels),) = opened_source(str(tmp_path), models.load("bundled-resnet"))
+    ((_, labels),) = source_for(models.load("bundled-resnet"), str(tmp_path))
     assert sorted(labels.tolist()) == [3, 7]

@@ -139,6 +139,11 @@ FILES = {
 }
 
 
+def test_a_stream_in_the_place_of_an_experiment_file_is_told_where_it_goes(tmp_path, capsys):
+    assert cli.main(["run", "drift", "--method", "eta", "--out", str(tmp_path / "out")]) == 2
+    assert "there is no experiment file 'drift'; a stream is named by --stream drift" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", ["run", "sweep"])
 @pytest.mark.parametrize(
     ("file", "message"),

@@ -16,7 +16,7 @@ from tidefast.bench.experiment import Experiment
 from tidefast.core import optim
 from tidefast.core.specification import Specification
 from tidefast.core.validation import require_device
-from tidefast.models.images import class_names, images_for, number_of_classes
+from tidefast.models.images import class_names, images_for, number_of_classes, source_for
 from tidefast.preparation import Preparation, prepare
 from tidefast.resets.asr import accumulations, expressions, extents, measures, triggers
 from tidefast.streams.clean import CleanAccuracy, clean_accuracy, clean_images
@@ -161,8 +161,6 @@ def _source(experiment: Experiment, stream: streams.Seekable) -> str | Preparati
 @functools.lru_cache(_REMEMBERED)
 def _prepared(model: str, method: str, reset: str, source: str, images: int) -> str | Preparation:
     """What a method and a policy take from a data set; one for all the runs of a process that share it."""
-    if datasets.is_prepared(source):
-        return source
     network = _model(model)
-    batches = datasets.source_batches(images_for(network, source), images)
-    return prepare(network, json.loads(method), batches, reset=json.loads(reset))
+    given = source_for(network, source, images)
+    return given if isinstance(given, str) else prepare(network, json.loads(method), given, reset=json.loads(reset))

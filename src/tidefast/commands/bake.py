@@ -34,17 +34,19 @@ def run(options: argparse.Namespace) -> None:
     from tidefast import datasets, models
     from tidefast.adapter import Adapter
     from tidefast.core import checkpoint
+    from tidefast.models.images import images_as_taken, source_for
 
     out = Path(options.out)
     if out.suffix not in KINDS:
         raise ValueError(f"--out must end in {', '.join(KINDS)}, got {options.out!r}")
     if not out.resolve().parent.is_dir():
         raise ValueError(f"--out: there is no folder {out.resolve().parent}; make it first")
-    source = None if options.source is None else datasets.open_source(options.source)
     made = checkpoint.configuration(options.snapshot)
-    adapter = Adapter(models.load(options.model), source=source, **made)
+    model = models.load(options.model)
+    source = None if options.source is None else source_for(model, options.source)
+    adapter = Adapter(model, source=source, **made)
     adapter.load(options.snapshot, settings="saved")
-    batches = datasets.source_batches(datasets.open(options.data), options.images)
+    batches = datasets.source_batches(images_as_taken(model, options.data), options.images)
     images = torch.cat([images for images, _ in batches])
     module = adapter.bake(images)
     _write(module, images[:2], out)

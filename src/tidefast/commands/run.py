@@ -99,6 +99,10 @@ def _experiment(options: argparse.Namespace) -> Any:
     if options.file is not None:
         try:
             content = text.parse(Path(options.file).read_text(encoding="utf-8"))
+        except FileNotFoundError as error:
+            raise ValueError(
+                f"there is no experiment file {options.file!r}; a stream is named by --stream {options.file}"
+            ) from error
         except ValueError as error:
             raise ValueError(f"{options.file}: {error}") from error
         if not isinstance(content, dict):

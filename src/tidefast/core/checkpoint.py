@@ -153,7 +153,7 @@ def _option(value: Any) -> Any:
 def _describe(configured: Any) -> dict[str, Any]:
     """Name and hyperparameters as JSON values; a callable by its name."""
     values: dict[str, Any] = {}
-    for item in dataclasses.fields(configured):
+    for item in (item for item in dataclasses.fields(configured) if item.init):
         value = getattr(configured, item.name)
         if dataclasses.is_dataclass(value) and hasattr(value, "name"):  # a base method, a part of a policy
             values[item.name] = _describe(value)

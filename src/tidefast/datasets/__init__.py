@@ -14,7 +14,7 @@ from tidefast.datasets.imageset import ImageSet, ModelClasses
 from tidefast.datasets.opening import open_images
 from tidefast.datasets.parts import part_of
 from tidefast.datasets.subset import Subset, draw_subset, read_ids
-from tidefast.datasets.tensors import LabelledImages, as_tensor, is_prepared, open_source, source_batches
+from tidefast.datasets.tensors import LabelledImages, as_tensor, is_prepared, source_batches
 from tidefast.datasets.unlabelled import open_unlabelled
 
 open = open_images  # noqa: A001  # read as datasets.open(...); nothing here opens files
@@ -41,7 +41,6 @@ __all__ = [
     "is_prepared",
     "matched",
     "open",
-    "open_source",
     "open_unlabelled",
     "part_of",
     "photo_credits",

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from tidefast.datasets.imageset import ImageSet
-from tidefast.datasets.opening import open_images
 
 SOURCE_IMAGES = 2000
 """How many clean images are source data enough, when nobody says."""
@@ -46,18 +45,6 @@ def as_tensor(images: npt.NDArray[np.uint8]) -> Tensor:
     channels_first = torch.from_numpy(images).permute(0, 3, 1, 2)
     # Divided, not multiplied by 1/255: each level gives the float nearest to it.
     return channels_first.to(torch.float32, memory_format=torch.contiguous_format).div_(255)
-
-
-def open_source(source: str | os.PathLike[str], images: int = SOURCE_IMAGES) -> str | SourceBatches:
-    """Source data as an adapter takes it: a file of `tidefast.prepare` as it is, or batches of a set of images.
-
-    >>> images, labels = open_source("bundled-train", 100)[0]
-    >>> images.shape, labels.shape
-    (torch.Size([64, 3, 32, 32]), torch.Size([64]))
-    """
-    if is_prepared(source):
-        return str(source)
-    return source_batches(open_images(source), images)
 
 
 def is_prepared(source: str | os.PathLike[str]) -> bool:

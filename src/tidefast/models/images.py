@@ -14,6 +14,7 @@ from tidefast import datasets
 from tidefast.core.network import Network
 from tidefast.datasets import ClassesGiven, ImageFolder, ImageSet, Subset
 from tidefast.datasets.cifar10 import is_cifar10
+from tidefast.datasets.tensors import SOURCE_IMAGES, SourceBatches
 from tidefast.models.declared import declared_input
 
 
@@ -33,13 +34,36 @@ def images_for(
     >>> images_for(models.load("bundled-resnet"), "bundled").labels.max()
     np.int64(9)
     """
+    opened = images_as_taken(model, data, size=size, resize=resize, classes=classes)
+    count = number_of_classes(model, datasets.as_tensor(opened[np.array([0])].images))
+    return datasets.matched(opened, count, class_names(model))
+
+
+def images_as_taken(
+    model: nn.Module,
+    data: str | os.PathLike[str],
+    *,
+    size: int | None = None,
+    resize: int | None = None,
+    classes: ClassesGiven | None = None,
+) -> ImageSet | ImageFolder | Subset:
+    """The same with labels as they are at the path, for those who do not look at them."""
     asked: dict[str, Any] = {"size": size, "resize": resize, "classes": classes}
     if size is None and resize is None and _are_files(data):
         declared = declared_input(model)
         asked |= {"size": declared.size, "resize": declared.resize}
-    opened = datasets.open(data, **{key: value for key, value in asked.items() if value is not None})
-    count = number_of_classes(model, datasets.as_tensor(opened[np.array([0])].images))
-    return datasets.matched(opened, count, class_names(model))
+    return datasets.open(data, **{key: value for key, value in asked.items() if value is not None})
+
+
+def source_for(model: nn.Module, source: str, images: int = SOURCE_IMAGES) -> str | SourceBatches:
+    """Source data as an adapter takes it: a file of `tidefast.prepare` as it is, or batches of the images at a path.
+
+    >>> from tidefast import models
+    >>> images, labels = source_for(models.load("bundled-resnet"), "bundled-train", 100)[0]
+    >>> images.shape, labels.shape
+    (torch.Size([64, 3, 32, 32]), torch.Size([64]))
+    """
+    return source if datasets.is_prepared(source) else datasets.source_batches(images_for(model, source), images)
 
 
 def _are_files(data: str | os.PathLike[str]) -> bool:

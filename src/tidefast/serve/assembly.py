@@ -13,10 +13,10 @@ from tidefast import methods, models, resets
 from tidefast.core import optim
 from tidefast.core.specification import Specification
 from tidefast.core.validation import require_device
-from tidefast.datasets import is_prepared, open_unlabelled, source_batches
+from tidefast.datasets import open_unlabelled
 from tidefast.datasets.cifar10 import CLASSES
 from tidefast.datasets.tensors import SourceBatches
-from tidefast.models.images import images_for
+from tidefast.models.images import source_for
 from tidefast.serve.service import Service
 from tidefast.serve.settings import Settings
 from tidefast.serve.watch import Watch
@@ -49,7 +49,7 @@ def _options(settings: Settings, model: nn.Module, canaries: Tensor | None) -> d
             )
         source = canaries if policy.takes_source else None
     elif method.takes_source or policy.takes_source:
-        source = opened_source(settings.source, model)
+        source = source_for(model, settings.source)
     return {
         "method": method,
         "reset": policy,
@@ -59,11 +59,6 @@ def _options(settings: Settings, model: nn.Module, canaries: Tensor | None) -> d
         "window": settings.window,
         "gather": settings.gather or settings.window,
     }
-
-
-def opened_source(source: str, model: nn.Module) -> str | SourceBatches:
-    """A file of `tidefast.prepare` as it is, or images with the labels of the model's classes."""
-    return source if is_prepared(source) else source_batches(images_for(model, source))
 
 
 def _with_weights(network: Specification, weights: str) -> nn.Module:
