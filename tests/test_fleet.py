@@ -133,6 +133,32 @@ def test_a_stream_that_begins_without_images_is_new(fleet, tmp_path):
     assert torch.equal(other["early"](images(1)), lone(net(), 0, 0)[0](images(1)))
 
 
+ACTS = {
+    "freeze": lambda fleet: fleet.freeze("x"),
+    "reset": lambda fleet: fleet["x"].reset(),
+    "feedback": lambda fleet: fleet["x"].feedback(images(0), [0] * len(images(0))),
+    "drop": lambda fleet: fleet.drop("x"),
+}
+
+
+@pytest.mark.parametrize("act", ACTS)
+def test_what_changes_a_stream_needs_one_that_has_begun(act):
+    fleet = tidefast.Fleet(net(), "eta", reset="guard:alpha=0.05", source=images(1))
+    with pytest.raises(KeyError, match=r"no stream 'x': it begins with its first images, or with Fleet\.begin"):
+        ACTS[act](fleet)
+    assert "x" not in fleet
+    fleet.begin("x")
+    ACTS[act](fleet)
+    assert ("x" in fleet) is (act != "drop")
+
+
+def test_a_stream_may_be_frozen_before_its_first_images(fleet, model):
+    fleet.begin("x")
+    fleet.freeze("x")
+    assert torch.equal(fleet["x"](images(0)), tidefast.adapt(model, "eta", reset="asr").predict(images(0)))
+    assert fleet["x"].step == 0
+
+
 # -- freezing, dropping, resetting ------------------------------------------------------------------------------
 
 

@@ -51,8 +51,9 @@ class Fleet:
     workers: at most so many streams take a step at the same time; each needs its own copy of the adapted parameters.
     callback: called with (name, record) after every adapting call, in the thread of the call; it may use the fleet.
 
-    `fleet["name"]` is the adapter of that stream, which begins with its first images. Any number of threads may use a
-    fleet: calls of one stream take turns, those of different streams run side by side.
+    `fleet["name"]` is the adapter of that stream, which begins with its first images, or with `begin`. Until then it can
+    be asked (`predict`, `step`, `model`) and answers as the source; to freeze, reset, drop or label it is a KeyError.
+    Any number of threads may use a fleet: calls of one stream take turns, those of different streams run side by side.
 
     >>> import torch
     >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(8 * 36, 10))
@@ -147,7 +148,10 @@ class Fleet:
                 entry.lock.release()
 
     def freeze(self, name: str, frozen: bool = True) -> None:
-        """From now on the stream answers without adapting (or adapts again); a step under way is finished first."""
+        """From now on the stream answers without adapting (or adapts again); a step under way is finished first.
+
+        A KeyError where the stream has not begun: `begin` it, to have it frozen from its first images on.
+        """
         with self._gate.passing():
             entry, created = self._claim(checked_name(name), begin=False)
             try:
@@ -527,4 +531,4 @@ class Fleet:
 
 
 def _unknown(name: str) -> KeyError:
-    return KeyError(f"there is no stream {name!r}")
+    return KeyError(f"there is no stream {name!r}: it begins with its first images, or with Fleet.begin")
