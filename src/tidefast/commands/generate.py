@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> None:
             workers=options.workers,
             progress=progress,
         )
-    print(f"wrote {folder}")
+    print(f"wrote {folder}; as a stream: --stream ccc-shards:path={folder}")
 
 
 def _number(text: str) -> float | str:

@@ -235,7 +235,7 @@ class CCCShardsRecipe(Recipe):
         raise DatasetError(
             f"there is no {shard_name(0)} in {folders[0] if folders else root}"
             + (f" of the level {self.level!r} with seed {seed}" if self.level is not None else "")
-            + (f", but {', '.join(there)}" if there else "")
+            + (f", but {', '.join(there)}: give its level and seed, or it as path=" if there else "")
             + f"; {self.needs}"
         )
 
