@@ -51,8 +51,8 @@ class Fleet:
     workers: at most so many streams take a step at the same time; each needs its own copy of the adapted parameters.
     callback: called with (name, record) after every adapting call, in the thread of the call; it may use the fleet.
 
-    `fleet["name"]` is the adapter of that stream, which begins with its first images, or with `begin`. Until then it can
-    be asked (`predict`, `step`, `model`) and answers as the source; to freeze, reset, drop or label it is a KeyError.
+    `fleet["name"]` is the adapter of that stream, which begins with its first images, or with `begin`. Until then it
+    answers as the source (`predict`, `step`, `model`), and to freeze, reset, drop or label it is a KeyError.
     Any number of threads may use a fleet: calls of one stream take turns, those of different streams run side by side.
 
     >>> import torch
