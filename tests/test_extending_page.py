@@ -53,8 +53,8 @@ def written():
 def test_what_is_written_passes_every_check(written):
     method, *checked = written
     assert "passed" not in method
-    assert [after["passed"] for after in checked] == 4 * [list(CHECKS)]
-    assert len({id(after["passed"]) for after in checked}) == 4, "a block did not check what it makes"
+    assert [after["passed"] for after in checked] == 5 * [list(CHECKS)]
+    assert len({id(after["passed"]) for after in checked}) == 5, "a block did not check what it makes"
 
 
 def test_what_is_written_has_a_name_everywhere(written):

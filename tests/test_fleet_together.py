@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import logging
 import threading
@@ -15,6 +16,9 @@ from torch import nn
 import tidefast
 from nets import conv_net, token_net
 from tidefast import methods, resets
+from tidefast.core import losses
+from tidefast.core.joint import JointNetwork
+from tidefast.core.step import Objective, Views
 from tidefast.fleet import joint_step
 
 SIZES = {"a": 4, "b": 7, "c": 1, "d": 2, "e": 4}
@@ -243,7 +247,7 @@ def test_a_failing_loss_of_one_stream_affects_no_other(fault: str):
             loss = objective.loss * factor
             if fault == "has a nan gradient":
                 loss = loss + (step.logits.sum() * 0.0).sqrt()
-            return tidefast.core.step.Objective(loss, objective.selected)
+            return Objective(loss, objective.selected)
 
     model = network(conv_net)
     given = {"method": Faulty(), "optimizer": "sgd:lr=1e12" if fault == "overflows" else "sgd:lr=1e-3"}
@@ -265,6 +269,66 @@ def test_a_failing_loss_of_one_stream_affects_no_other(fault: str):
         fleet._entries["good"].session.values, adapter.network.arena.values, rtol=1e-12, atol=1e-12
     )
     assert fleet["good"].last.loss == pytest.approx(adapter.last.loss)
+
+
+@pytest.fixture
+def passes(monkeypatch) -> list[tuple[int, ...]]:
+    """How many images of each stream every joint pass held."""
+    held: list[tuple[int, ...]] = []
+    own = JointNetwork.__call__
+
+    def watched(self, images, values, sizes, alone=None):
+        held.append(tuple(sizes))
+        return own(self, images, values, sizes, alone)
+
+    monkeypatch.setattr(JointNetwork, "__call__", watched)
+    return held
+
+
+@pytest.mark.parametrize(("name", "further"), [("tent", 0), ("roid", 1), ("cmf", 1), ("deyo", 1)])
+def test_streams_share_every_pass_of_a_step(name: str, further: int, passes):
+    model = network(conv_net)
+    fleet = tidefast.Fleet(model, **options(name, "asr", model))
+    fleet.adapt({f"{number}": images(number, 4 + number % 2) for number in range(6)})
+    assert [len(sizes) for sizes in passes] == [6] * (2 + further)  # the answer, views, and the source model's answer
+    assert passes[0] == passes[-1] == (4, 5) * 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Curious(methods.Tent):
+    """Asks for as many views as the brightest pixel says, each smaller than the one before."""
+
+    def loss(self, step, state):
+        objective = super().loss(step, state)
+        loss, times = objective.loss, int(step.images.max()) - 1
+        for number in range(times):
+            views = step.images[: 1 + number, :, number:, number:].flip(0)
+            entropy = losses.entropy((yield Views(views, gradient=number != 1, source_statistics=number == 2)))
+            loss = loss + entropy.mean() * objective.loss
+        if times == 3:
+            raise RuntimeError("asked too much")
+        return Objective(loss, objective.selected)
+
+
+def test_losses_that_ask_for_this_and_that_get_what_they_would_alone(passes):
+    model = network(conv_net)
+    given = {"method": Curious(), "optimizer": "sgd:lr=1e-2", "reset": "asr"}
+    fleet, lone = tidefast.Fleet(model, **given), {name: tidefast.adapt(model, **given) for name in "abcd"}
+    bright = {"a": 2, "b": 0, "c": 1, "d": 1, "e": 3}  # e fails
+    for step in range(3):
+        shown = {name: images(10 * step + place, 4) for place, name in enumerate(bright)}
+        for name, batch in shown.items():
+            batch[0, 0, 0, 0] = 1.5 + bright[name]
+        passes.clear()
+        with pytest.raises(tidefast.errors.StreamsError, match="asked too much") as caught:
+            fleet.adapt(shown)
+        assert passes == [(4,) * 5, (1,) * 4, (2, 2), (3,), (4,) * 5]
+        for name, adapter in lone.items():
+            torch.testing.assert_close(caught.value.answers[name], adapter(shown[name]), rtol=1e-12, atol=1e-12)
+            assert fleet[name].last.loss == pytest.approx(adapter.last.loss, rel=1e-12)
+            torch.testing.assert_close(
+                fleet._entries[name].session.values, adapter.network.arena.values, rtol=1e-12, atol=1e-12
+            )
 
 
 def test_images_that_the_network_cannot_take_are_that_streams_error_alone():

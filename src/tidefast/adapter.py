@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -17,6 +17,7 @@ from tidefast.core import checkpoint, optim
 from tidefast.core.feedback import Feedback
 from tidefast.core.finite import Checks, UnusableError, all_finite
 from tidefast.core.holder import Holder
+from tidefast.core.network import Network
 from tidefast.core.optim import OptimizerFactory
 from tidefast.core.record import Callback, StepRecord
 from tidefast.core.session import Session
@@ -332,46 +333,26 @@ class Adapter(Holder):
 
     def _adapt(self, images: Tensor, draft: Session, answers: int) -> tuple[Tensor, StepRecord]:
         """The step: one pass answers, the method makes a gradient of it, the optimiser moves, the policies judge."""
-        network, arena = self.network, self.network.arena
+        arena, method = self.network.arena, self.method
         forward, watched = self._forward(images, draft)
-        states = self.states_of(draft, forward.logits)
-        step = Step(
-            number=draft.step,
-            images=images,
-            logits=forward.logits,
-            network=network,
-            constants=self.constants,
-            seed=draft.seed,
-            optimizer=self.optimizer,
-            for_loss=forward.for_loss,
-            predict=lambda others: answering.run(self.method, self.method.predict, network, others, draft),
-        )
-        for name, policy in self.policies.items():
-            policy.begin(step, states[name], watched[name])
+        step = self.begun(self.network, self.optimizer, images, forward, draft, watched)
         arena.zero_gradients()
-        objective = step.objective = self.method.gradient(step, states["method"])
+        objective = step.objective = method.gradient(step, draft.states["method"])
         for values in (arena.gradients, objective.loss):
             if values is not None:
                 step.checks.add("non-finite loss or gradient", values)
         if objective.answer is not None:
             step.checks.add("non-finite answer", objective.answer)
-        try:
-            self._update(objective, step, states)
-            logits = self._answered_in_step(step, draft, answers)
-            verdict = verdicts.ask(self.policies, step, states, self.measures)
+        try:  # before it is known to be sound: nothing stays if not, and a device is not waited for in the middle
+            self.adjust(step, objective, draft)
+            if objective.step and len(arena):
+                self.optimizer.step()
+                method.after_step(step, draft.states["method"])
+                step.checks.add(_OVERFLOW, arena.values)
+            return self.judged(step, objective, draft, answers)
         except Exception:
             step.checks.fetch()  # what fails on numbers that are not finite is an unusable batch
             raise
-        verdicts.carry_out(verdict, arena, states, self.optimizer)
-        draft.nonfinite = 0
-        record = StepRecord(
-            step=draft.step,
-            loss=step.loss,
-            selected=objective.selected,
-            reset_fraction=verdict.fraction,
-            measurements=verdict.measurements,
-        )
-        return logits, record
 
     def _forward(self, images: Tensor, draft: Session) -> tuple[Forward, dict[str, Any]]:
         """The pass that answers, and what policies saw of it; images and logits are judged in one fetch."""
@@ -391,25 +372,61 @@ class Adapter(Holder):
         checks.fetch()
         return forward, watched
 
-    def _update(self, objective: Objective, step: Step, states: dict[str, State]) -> None:
-        """What the gradient does to parameters and state, before it is known to be sound: nothing of it stays if not,
-        and a device is not waited for in the middle of a step."""
-        arena = self.network.arena
-        states["method"].update(objective.updates)
-        for name, policy in self.policies.items():
-            policy.adjust_gradient(step, states[name])
-        if objective.step and len(arena):
-            self.optimizer.step()
-            self.method.after_step(step, states["method"])
-            step.checks.add(_OVERFLOW, arena.values)
+    # -- the parts of a step that are a stream's own, whatever network and optimiser it has (`fleet.joint_step`) --
 
-    def _answered_in_step(self, step: Step, draft: Session, answers: int) -> Tensor:
+    def begun(
+        self,
+        network: Network,
+        optimizer: torch.optim.Optimizer,
+        images: Tensor,
+        forward: Forward,
+        draft: Session,
+        watched: Mapping[str, Any],
+    ) -> Step:
+        """The step of a draft whose images have just been answered, and what policies saw of the pass."""
+        states = self.states_of(draft, forward.logits)
+        step = Step(
+            number=draft.step,
+            images=images,
+            logits=forward.logits,
+            network=network,
+            constants=self.constants,
+            seed=draft.seed,
+            optimizer=optimizer,
+            for_loss=forward.for_loss,
+            predict=lambda others: answering.run(self.method, self.method.predict, network, others, draft),
+        )
+        for name, policy in self.policies.items():
+            policy.begin(step, states[name], watched.get(name))
+        return step
+
+    def adjust(self, step: Step, objective: Objective, draft: Session) -> None:
+        """What there is to do with the method's gradient before the optimiser steps."""
+        draft.states["method"].update(objective.updates)
+        for name, policy in self.policies.items():
+            policy.adjust_gradient(step, draft.states[name])
+
+    def judged(self, step: Step, objective: Objective, draft: Session, answers: int) -> tuple[Tensor, StepRecord]:
+        """The answer to the last `answers` images, and the record, after the policies had their way with the step."""
+
         def unadapted(*, running_statistics: bool = False) -> Tensor:
             return answering.usable(step.source_logits(running_statistics=running_statistics)[-answers:])
 
         if self._answering:
             step.fetch()
-        return self.answered(self.method.output(step.answer)[-answers:], unadapted, draft, counts=True)
+        logits = self.answered(self.method.output(step.answer)[-answers:], unadapted, draft, counts=True)
+        verdict = verdicts.ask(self.policies, step, draft.states, self.measures)
+        assert step.optimizer is not None
+        verdicts.carry_out(verdict, step.network.arena, draft.states, step.optimizer)
+        draft.nonfinite = 0
+        record = StepRecord(
+            step=draft.step,
+            loss=step.loss,
+            selected=objective.selected,
+            reset_fraction=verdict.fraction,
+            measurements=verdict.measurements,
+        )
+        return logits, record
 
     def _refuse(self, reason: str, images: Tensor, draft: Session, answers: int) -> tuple[Tensor, StepRecord]:
         """Answer a batch that must not reach the parameters; after too many in a row, do what was configured."""

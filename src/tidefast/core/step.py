@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -83,6 +84,10 @@ class Step:
             (self._loss,) = self.checks.fetch(self.objective.loss.detach())
         return self._loss
 
+    def know_loss(self, number: float) -> None:
+        """What `loss` is, where it was fetched along with those of other streams."""
+        self._loss = number
+
     def fetch(self, *scalars: Tensor) -> list[float]:
         """The numbers in `scalars`, fetched from the device at once, and with them whether the step is sound.
 
@@ -108,6 +113,20 @@ class Step:
                 f"Forward(logits, for_loss={kind.__name__}(...)) from forward()"
             )
         return self.for_loss
+
+    def concluded(self, loss: Objective | Asking) -> Objective:
+        """What a loss comes to, which may ask for the logits of further images on the way."""
+        if isinstance(loss, Objective):
+            return loss
+        result = continued(loss)
+        while isinstance(result, Views):
+            result = continued(loss, self._logits_of(result))
+        return result
+
+    def _logits_of(self, views: Views) -> Tensor:
+        of_source = self.network.statistics.of_source() if views.source_statistics else nullcontext()
+        with torch.set_grad_enabled(views.gradient), of_source:
+            return self.network(views.images)
 
     @functools.cached_property
     def generator(self) -> torch.Generator:
@@ -156,3 +175,27 @@ class Objective:
     """Whether the optimiser steps."""
     answer: Tensor | None = None
     """Logits [batch, classes] to answer with in place of `Step.logits`; no graph."""
+
+
+@dataclass(frozen=True)
+class Views:
+    """Further images whose logits a loss needs: `logits = yield Views(images)`."""
+
+    images: Tensor
+    gradient: bool = True
+    """Whether the loss has a gradient through their logits."""
+    source_statistics: bool = False
+    """Whether they are normalised by the source's statistics in place of their own."""
+
+
+Asking: TypeAlias = Generator[Views, Tensor, Objective]
+"""A loss on its way: it yields what it asks for, is sent the logits [images, classes], and returns the objective."""
+
+
+def continued(loss: Asking, logits: Tensor | None = None) -> Views | Objective:
+    """What a loss comes to, or asks for next, with the logits of what it asked for last; None to begin with."""
+    try:
+        return next(loss) if logits is None else loss.send(logits)
+    except StopIteration as end:
+        objective: Objective = end.value
+        return objective

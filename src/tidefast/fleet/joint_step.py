@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import math
@@ -20,10 +21,9 @@ from tidefast.core.finite import all_finite
 from tidefast.core.joint import InseparableError, JointNetwork, StreamNetwork
 from tidefast.core.record import StepRecord
 from tidefast.core.session import Session, cloned
-from tidefast.core.step import Objective, Step, needs_loss_scale
+from tidefast.core.step import Asking, Forward, Objective, Step, Views, continued, needs_loss_scale
 from tidefast.methods import answering
 from tidefast.methods.base import Method
-from tidefast.resets import verdicts
 from tidefast.resets.base import Reset
 
 _log = logging.getLogger("tidefast")
@@ -60,6 +60,8 @@ class _StreamInStep:
 
     number: int
     """Its place among the calls."""
+    row: int
+    """Its place in the pass."""
     turn: Turn
     draft: Session
     counts: bool
@@ -67,10 +69,21 @@ class _StreamInStep:
     network: StreamNetwork
     optimizer: torch.optim.Optimizer
     step: Step = field(init=False)
+    under_way: Objective | Asking = field(init=False)
+    """Its loss, which may be asking for something."""
+    asks: Views | None = None
+    """What for."""
     objective: Objective = field(init=False)
-    loss: float | None = None
     sound: bool = True
     """If not, it is stepped alone, where whatever is the matter with it is dealt with."""
+
+    def lead_on(self, logits: Tensor | None = None) -> None:
+        """Let the loss go on to its next question or its end, with the logits that it asked for."""
+        result = self.under_way if isinstance(self.under_way, Objective) else continued(self.under_way, logits)
+        if isinstance(result, Views):
+            self.asks = result
+        else:
+            self.asks, self.objective, self.step.objective = None, result, result
 
 
 def is_plain(method: type[Method]) -> bool:
@@ -185,26 +198,32 @@ class JointStepper:
             session,
             states={owner: state.copy() for owner, state in session.states.items()},
             step=session.step + call.adapt,
+            recent=turn.recent,
+            fresh=turn.fresh,
         )
         network, optimizer = self._joint.rows[row], self._optimizers[row]
         optimizer.state.clear()
         if session.moments:
             optimizer.state[network.arena.parameter] = cloned(session.moments)
         optimizer.param_groups[0].update(cloned(session.group))
-        return _StreamInStep(number, turn, draft, call.adapt, network, optimizer)
+        return _StreamInStep(number, row, turn, draft, call.adapt, network, optimizer)
 
     # -- passes -----------------------------------------------------------------------------------------------
 
-    def _pass(self, streams: Sequence[_StreamInStep], images: Tensor) -> list[Tensor]:
+    def _run(self, images: Sequence[Tensor], values: Tensor, alone: Sequence[bool] | None = None) -> list[Tensor]:
+        """Of one pass the logits of each stream, for its images and with its row of the values."""
+        sizes = [len(part) for part in images]
+        return list(torch.split(self._joint(torch.cat(list(images)), values, sizes, alone), sizes))
+
+    def _pass(self, streams: Sequence[_StreamInStep]) -> list[Tensor]:
         """The logits of each stream; those with unusable ones are not sound."""
-        sizes = [len(stream.turn.images) for stream in streams]
         needs_batch = self.adapter.network.statistics.needs_batch
-        alone = [needs_batch and size == 1 for size in sizes]
-        logits = self._joint(images, self._joint.parameter[: len(streams)], sizes, alone)
-        parts = list(torch.split(logits, sizes))
+        images = [stream.turn.images for stream in streams]
+        lone = [needs_batch and len(part) == 1 for part in images]
+        parts = self._run(images, self._joint.parameter[: len(streams)], lone)
         if not self._verified:
             self._verify(streams, parts)
-        finite = all_finite(logits)
+        finite = all_finite(torch.cat(parts))
         for stream, part in zip(streams, parts, strict=True):
             classes = stream.draft.num_classes
             stream.sound = (finite or all_finite(part)) and classes in (None, part.shape[1])
@@ -228,55 +247,58 @@ class JointStepper:
     @torch.no_grad()
     def _answered(self, streams: Sequence[_StreamInStep]) -> dict[int, JointAnswer]:
         """Answer without a step: images that wait for their window, and those of streams that only predict."""
-        images = torch.cat([stream.turn.images for stream in streams])
         method, adapter, answers = self.adapter.method, self.adapter, {}
-        for stream, logits in _sound(streams, self._pass(streams, images)):
+        for stream, logits in _sound(streams, self._pass(streams)):
             turn, draft = stream.turn, stream.draft
             reference = answering.unadapted(stream.network, turn.images, turn.answers)
             own = answering.usable(method.output(logits)[-turn.answers :])
             own = adapter.answered(own, reference, draft, counts=stream.counts)
-            draft.recent, draft.fresh = turn.recent, turn.fresh
             answers[stream.number] = JointAnswer(own, draft, adapter.waiting(draft) if stream.counts else None)
         return answers
 
     def _stepped(self, streams: Sequence[_StreamInStep]) -> dict[int, JointAnswer]:
         """The step of `Adapter`, each part of it for all streams before the next."""
-        arena_size = len(self.adapter.network.arena)
-        images = torch.cat([stream.turn.images for stream in streams])
-        with torch.set_grad_enabled(arena_size > 0):
-            parts = self._pass(streams, images)
+        with torch.set_grad_enabled(len(self.adapter.network.arena) > 0):
+            parts = self._pass(streams)
         for stream, logits in _sound(streams, parts):
             with _setting_aside(stream):
-                self._lose(stream, logits)
+                self._begin_loss(stream, logits)
+        while asking := [stream for stream in _sound_alone(streams) if stream.asks]:
+            self._answer_losses(asking)
         self._backward(streams)
         for stream in _sound_alone(streams):
             with _setting_aside(stream):
-                self._adjust(stream)
+                stream.sound = stream.objective.answer is None or all_finite(stream.objective.answer)
+                self.adapter.adjust(stream.step, stream.objective, stream.draft)
         self._update(streams)
-        self._ask_source(streams, images)
+        self._ask_source(streams)
         answers = {}
         for stream in _sound_alone(streams):
             with _setting_aside(stream):
                 answers[stream.number] = self._judged(stream)
         return answers
 
-    def _lose(self, stream: _StreamInStep, logits: Tensor) -> None:
-        """The stream's own loss."""
-        adapter, draft, network = self.adapter, stream.draft, stream.network
-        states = adapter.states_of(draft, logits)
-        stream.step = step = Step(
-            number=draft.step,
-            images=stream.turn.images,
-            logits=logits,
-            network=network,
-            constants=adapter.constants,
-            seed=draft.seed,
-            optimizer=stream.optimizer,
-            predict=lambda others: answering.run(adapter.method, adapter.method.predict, network, others, draft),
-        )
-        for name, policy in adapter.policies.items():
-            policy.begin(step, states[name], None)
-        stream.objective = step.objective = adapter.method.loss(step, states["method"])
+    def _begin_loss(self, stream: _StreamInStep, logits: Tensor) -> None:
+        """The stream's own loss, as far as these logits carry it."""
+        adapter, draft = self.adapter, stream.draft
+        stream.step = adapter.begun(stream.network, stream.optimizer, stream.turn.images, Forward(logits), draft, {})
+        stream.under_way = adapter.method.loss(stream.step, draft.states["method"])
+        stream.lead_on()
+
+    def _answer_losses(self, streams: Sequence[_StreamInStep]) -> None:
+        """The logits of further images that losses ask for, in as few passes as their kinds allow."""
+        kinds: dict[Any, list[tuple[_StreamInStep, Views]]] = defaultdict(list)
+        for stream in streams:
+            if views := stream.asks:
+                kinds[views.gradient, views.images.shape[1:], views.images.dtype].append((stream, views))
+        for (gradient, *_), asking in kinds.items():
+            rows = torch.tensor([stream.row for stream, _ in asking]).to(self._values.device, non_blocking=True)
+            with torch.set_grad_enabled(gradient):
+                images, lone = [v.images for _, v in asking], [v.source_statistics for _, v in asking]
+                parts = self._run(images, self._joint.parameter.index_select(0, rows), lone)
+            for (stream, _), logits in zip(asking, parts, strict=True):
+                with _setting_aside(stream):
+                    stream.lead_on(logits)
 
     def _backward(self, streams: Sequence[_StreamInStep]) -> None:
         """One backward of all losses; a stream whose loss or gradient is unusable is not sound."""
@@ -288,22 +310,14 @@ class JointStepper:
         numbers = torch.stack([loss.detach() for _, loss in losses]).tolist()
         method = self.adapter.method
         for (stream, _), number in zip(losses, numbers, strict=True):
-            stream.loss, stream.sound = number, math.isfinite(number)
+            stream.step.know_loss(number)
+            stream.sound = math.isfinite(number)
             if stream.sound:
                 with _setting_aside(stream):
                     method.regularize(stream.step, stream.draft.states["method"])
         if not all_finite(self._joint.gradients[: len(streams)]):
             for stream in _sound_alone(streams):
                 stream.sound = all_finite(stream.network.arena.gradients)
-
-    def _adjust(self, stream: _StreamInStep) -> None:
-        step, objective, states = stream.step, stream.objective, stream.draft.states
-        if objective.answer is not None and not all_finite(objective.answer):
-            stream.sound = False
-            return
-        states["method"].update(objective.updates)
-        for name, policy in self.adapter.policies.items():
-            policy.adjust_gradient(step, states[name])
 
     def _update(self, streams: Sequence[_StreamInStep]) -> None:
         """One step of the optimisers of all streams that take one."""
@@ -319,41 +333,23 @@ class JointStepper:
                 stream.sound = stream.sound and stream.network.arena.is_finite()
 
     @torch.no_grad()
-    def _ask_source(self, streams: Sequence[_StreamInStep], images: Tensor) -> None:
+    def _ask_source(self, streams: Sequence[_StreamInStep]) -> None:
         """The source model's answers, where a policy will ask for them, in one pass."""
-        network, sizes = self._joint.network, [len(stream.turn.images) for stream in streams]
+        network, images = self._joint.network, [stream.turn.images for stream in streams]
         source = network.arena.source.expand(len(streams), -1)
         for asked in {policy.compares_with for policy in self.adapter.policies.values()} - {None}:
-            if asked == "running":
-                with network.statistics.of_source():
-                    logits = self._joint(images, source, sizes)
-            else:
-                logits = self._joint(images, source, sizes)
-            for stream, part in _sound(streams, torch.split(logits, sizes)):
-                stream.step.know_source_logits(part, running_statistics=asked == "running")
+            running = asked == "running"
+            with network.statistics.of_source() if running else contextlib.nullcontext():
+                parts = self._run(images, source)
+            for stream, part in _sound(streams, parts):
+                stream.step.know_source_logits(part, running_statistics=running)
 
     def _judged(self, stream: _StreamInStep) -> JointAnswer:
-        """The answer, and what the policies make of the step."""
-        adapter, step, turn, draft = self.adapter, stream.step, stream.turn, stream.draft
-
-        def unadapted(*, running_statistics: bool = False) -> Tensor:
-            return answering.usable(step.source_logits(running_statistics=running_statistics)[-turn.answers :])
-
-        logits = adapter.method.output(step.answer)[-turn.answers :]
-        logits = adapter.answered(logits, unadapted, draft, counts=True)
-        verdict = verdicts.ask(adapter.policies, step, draft.states, adapter.measures)
-        verdicts.carry_out(verdict, stream.network.arena, draft.states, stream.optimizer)
-        record = StepRecord(
-            step=draft.step,
-            loss=stream.loss,
-            selected=stream.objective.selected,
-            reset_fraction=verdict.fraction,
-            measurements=verdict.measurements,
-        )
-        arena, optimizer = stream.network.arena, stream.optimizer
+        """The answer, and the session after what the policies make of the step."""
+        draft, optimizer, arena = stream.draft, stream.optimizer, stream.network.arena
+        logits, record = self.adapter.judged(stream.step, stream.objective, draft, stream.turn.answers)
         draft.values, draft.moments = arena.values.clone(), dict(optimizer.state.get(arena.parameter, {}))
         draft.group = {key: value for key, value in optimizer.param_groups[0].items() if key != "params"}
-        draft.recent, draft.fresh, draft.nonfinite = turn.recent, turn.fresh, 0
         return JointAnswer(logits, draft, record)
 
 

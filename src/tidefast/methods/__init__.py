@@ -1,6 +1,6 @@
 """One readable file per method."""
 
-from tidefast.core.step import Forward, Objective, Step
+from tidefast.core.step import Forward, Objective, Step, Views
 from tidefast.methods.base import Method, registry
 from tidefast.methods.batchnorm import AlphaBatchNorm, BatchNorm
 from tidefast.methods.cmae import CMAE
@@ -61,6 +61,7 @@ __all__ = [
     "Step",
     "Tent",
     "ViDA",
+    "Views",
 ]
 
 # A file that is not named above is found, registered and an attribute here all the same.

@@ -16,7 +16,7 @@ from tidefast.core.normalization import Statistics, require_affine_names
 from tidefast.core.registry import Registry
 from tidefast.core.source import SourceData
 from tidefast.core.state import Field, State
-from tidefast.core.step import Forward, Objective, Step
+from tidefast.core.step import Asking, Forward, Objective, Step
 from tidefast.methods.about import About
 from tidefast.resets.base import Reset
 
@@ -40,7 +40,8 @@ class Method(Constrained):
     """Settings with which a few steps of tiny batches take little time and show all it does, for the tests."""
     together: ClassVar[bool] = False
     """Whether steps of several streams may share their passes (`Fleet.adapt`): `forward`, `predict` and `gradient` are
-    the default ones, and what `loss` does with the network is calling it. Others are stepped one by one."""
+    the default ones, and `loss` asks for `Views`, or calls the network, and does nothing else with it. Others are
+    stepped one by one."""
     busiest: ClassVar[Mapping[str, Any]] = {}
     """Settings with which a step does all that `passes` counts, every sample selected, for `tidefast speed`."""
 
@@ -95,13 +96,17 @@ class Method(Constrained):
         """The same logits for a batch that is not adapted to; for methods whose `forward` does more than that needs."""
         return Forward.of(self.forward(network, images, state)).logits
 
-    def loss(self, step: Step, state: State) -> Objective:
-        """The objective on a batch whose logits, and whatever else `forward` gave, are known."""
+    def loss(self, step: Step, state: State) -> Objective | Asking:
+        """The objective on a batch whose logits, and whatever else `forward` gave, are known.
+
+        A loss that needs the logits of further images, such as augmented views, asks for them:
+        `logits = yield Views(images)`. Streams that are stepped together then share that pass too.
+        """
         raise NotImplementedError(f"{type(self).__name__} must define loss() or gradient()")
 
     def gradient(self, step: Step, state: State) -> Objective:
         """Fill the arena's gradient (zero on entry) for this batch. Default: a backward of `loss`, and `regularize`."""
-        objective = self.loss(step, state)
+        objective = step.concluded(self.loss(step, state))
         if objective.loss is not None:
             step.backward(objective.loss)
             self.regularize(step, state)

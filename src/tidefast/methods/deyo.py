@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from tidefast.core import losses
 from tidefast.core.constraints import Count, NonNegative, Positive
 from tidefast.core.normalization import LAST_LAYERS, Statistics, outside, require_affine_names
 from tidefast.core.state import State
-from tidefast.core.step import Objective, Step
+from tidefast.core.step import Asking, Objective, Step, Views
 from tidefast.methods.about import About, Paper
 from tidefast.methods.base import Method, registry
 
@@ -70,34 +69,32 @@ class DeYO(Method):
         statistics.use_batch()
         return require_affine_names(model, "DeYO", outside(self.skip))
 
-    def loss(self, step: Step, state: State) -> Objective:
+    def loss(self, step: Step, state: State) -> Asking:
         scale = math.log(step.num_classes)
         entropy = losses.entropy(step.logits)
         certain = (entropy.detach() < self.entropy_margin * scale).nonzero()[:, 0]
         if len(certain) == 0:
             return Objective(loss=None, selected=0, step=False)
-        with torch.no_grad():
-            difference = self._difference(step, certain)
-            shaped = (difference > self.shape_margin).nonzero()[:, 0]
+        destroyed = destroy_shape(step.images[certain], self.destroy, self.grid, step.generator)
+        lone = len(certain) == 1 and step.network.statistics.needs_batch
+        after = yield Views(destroyed, gradient=False, source_statistics=lone)
+        difference = _lost_probability(step.logits.detach()[certain], after)
+        shaped = (difference > self.shape_margin).nonzero()[:, 0]
         if len(shaped) == 0:
             return Objective(loss=None, selected=0, step=False)
         kept = entropy[certain[shaped]]
         weights = torch.exp(self.weight_margin * scale - kept.detach()) + torch.exp(difference[shaped])
         return Objective((weights * kept).mean(), selected=len(shaped))
 
-    def _difference(self, step: Step, certain: Tensor) -> Tensor:
-        """D_i of the samples at `certain`: what the probability of their class loses with the shape."""
-        destroyed = destroy_shape(step.images[certain], self.destroy, self.grid, step.generator)
-        statistics = step.network.statistics
-        lone = len(certain) == 1 and statistics.needs_batch
-        with statistics.of_source() if lone else contextlib.nullcontext():
-            after = step.network(destroyed).softmax(1)
-        before = step.logits[certain].softmax(1)
-        labels = before.argmax(1, keepdim=True)
-        return (before.gather(1, labels) - after.gather(1, labels))[:, 0]
-
     def passes(self, selected: float) -> tuple[float, float]:
         return 1.0 + selected, 1.0
+
+
+def _lost_probability(logits: Tensor, after: Tensor) -> Tensor:
+    """D_i: what the probability of each image's class loses with its shape."""
+    before = logits.softmax(1)
+    labels = before.argmax(1, keepdim=True)
+    return (before.gather(1, labels) - after.softmax(1).gather(1, labels))[:, 0]
 
 
 def destroy_shape(images: Tensor, how: Destroyer, grid: int, generator: torch.Generator) -> Tensor:

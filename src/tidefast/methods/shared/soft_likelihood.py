@@ -14,7 +14,7 @@ from tidefast.core import losses
 from tidefast.core.constraints import Count, Positive, Share
 from tidefast.core.network import Network
 from tidefast.core.state import Field, State
-from tidefast.core.step import Objective, Step
+from tidefast.core.step import Asking, Objective, Step, Views
 from tidefast.methods.base import Method
 
 
@@ -47,7 +47,7 @@ class SoftLikelihood(Method):
         like = network.arena.values
         return [Field("class_probabilities", lambda: like.new_full((num_classes,), 1.0 / num_classes))]
 
-    def loss(self, step: Step, state: State) -> Objective:
+    def loss(self, step: Step, state: State) -> Asking:
         average = state.tensor("class_probabilities")
         with torch.no_grad():
             probabilities = step.logits.softmax(1)
@@ -61,7 +61,7 @@ class SoftLikelihood(Method):
         per_sample = losses.opinion_entropy(logits) if come else losses.soft_likelihood_ratio(logits)
         if self.consistency:
             views = call_augmentation(self.augment or COLOUR_AFFINE, step.images[kept], step.generator)
-            per_sample = per_sample + losses.symmetric_cross_entropy(logits, step.network(views))
+            per_sample = per_sample + losses.symmetric_cross_entropy(logits, (yield Views(views)))
         loss = (weights * per_sample).sum() / (self.batch_size or len(step.logits))
         return Objective(loss, selected=len(logits), updates={"class_probabilities": average})
 
