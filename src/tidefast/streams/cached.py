@@ -15,10 +15,10 @@ from tidefast.datasets import LabelledImages
 from tidefast.streams.batch import RawBatch, Span
 from tidefast.streams.seekable import Seekable
 
-LIMIT = 2 * 2**30
-"""Bytes that the batches of one stream may take up."""
+LIMIT = 6 * 2**30
+"""Bytes that the batches of one stream may take up: those of CCC's own length at 32 pixels do."""
 
-_SPARE = 2**30  # bytes of the disk that are left to others
+_SPARE = 4 * 2**30  # bytes of the disk that are left to others
 _AHEAD = 8  # batches
 
 
