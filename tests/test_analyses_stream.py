@@ -289,8 +289,9 @@ def test_dynamics_says_whether_rises_set_off_resets(tmp_path, after, said):
     )
     finding = Dynamic().evaluate([one])
     assert f"set off a reset {said} here" in " ".join(finding.remarks)
-    assert table(finding, 1)["fog, snow"]["abrupt"] == "rise"
-    assert table(finding, 1)["fog, snow"][f"reset within {domain_order.NEAR}"] == ("yes" if after == 31 else "no")
+    boundary = table(finding, 1)["ETA + ASR: fog, snow"]
+    assert boundary["abrupt"] == "rise"
+    assert boundary[f"reset within {domain_order.NEAR}"] == ("yes" if after == 31 else "no")
 
 
 def test_dynamics_wants_boundaries_with_something_between_them(tmp_path):

@@ -72,10 +72,10 @@ class Dynamic(Analysis):
         listed = Sheet(
             "dynamics-boundaries",
             "Each boundary",
-            "from, to",
+            "run: from, to",
             ("batch", "change of concentration", "abrupt", f"reset within {NEAR}"),
             tuple(
-                Row(f"{boundary.before}, {boundary.after}", _cells(boundary), name)
+                Row(f"{name}: {boundary.before}, {boundary.after}", _cells(boundary), name)
                 for name in chosen
                 for boundary in by_name[name].boundaries[:LISTED]
             ),
