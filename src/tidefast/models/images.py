@@ -39,20 +39,13 @@ def images_for(
     return datasets.matched(opened, count, class_names(model))
 
 
-def images_as_taken(
-    model: nn.Module,
-    data: str | os.PathLike[str],
-    *,
-    size: int | None = None,
-    resize: int | None = None,
-    classes: ClassesGiven | None = None,
-) -> ImageSet | ImageFolder | Subset:
+def images_as_taken(model: nn.Module, data: str | os.PathLike[str], **asked: Any) -> ImageSet | ImageFolder | Subset:
     """The same with labels as they are at the path, for those who do not look at them."""
-    asked: dict[str, Any] = {"size": size, "resize": resize, "classes": classes}
-    if size is None and resize is None and _are_files(data):
+    given = {key: value for key, value in asked.items() if value is not None}
+    if not given.keys() & {"size", "resize"} and _are_files(data):
         declared = declared_input(model)
-        asked |= {"size": declared.size, "resize": declared.resize}
-    return datasets.open(data, **{key: value for key, value in asked.items() if value is not None})
+        given |= {key: getattr(declared, key) for key in ("size", "resize") if getattr(declared, key) is not None}
+    return datasets.open(data, **given)
 
 
 def source_for(model: nn.Module, source: str, images: int = SOURCE_IMAGES) -> str | SourceBatches:
