@@ -24,6 +24,7 @@ import tidefast
 from tidefast import cli, methods, streams
 from tidefast.bench import Experiment, runner
 from tidefast.core.step import Objective, Step
+from tidefast.fleet.joint_step import JointStepper, is_plain
 from tidefast.methods.base import Method
 from tidefast.testing import quick_adapter, small_network
 
@@ -125,6 +126,47 @@ def test_a_method_makes_no_tensor_on_the_wrong_device(method, reset):
     there, here = answers(method, reset, norm, on_device=True), answers(method, reset, norm, on_device=False)
     for one, other in zip([*there[0], there[1]], [*here[0], here[1]], strict=True):
         assert torch.equal(one, other)  # so what was seen there is what happens
+
+
+SHARES = [4, 5, 6]
+"""Images of each of some streams."""
+
+
+def joint_answers(method: Method, norm: str, *, on_device: bool) -> tuple[list[Tensor], int]:
+    """What three joint steps of some streams answer, and how often the host waited in the last one."""
+    given = []
+    with pretended_device() if on_device else contextlib.nullcontext() as device:
+        place = DEVICE if device else torch.device("cpu")
+        with torch.device(place):
+            own = network(norm)
+        source = batches(1).flatten(0, 1) if method.needs_source else None
+        fleet = tidefast.Fleet(own, method, reset="asr", source=source)
+        for images in batches(3, sum(SHARES)):
+            parts = images.to(place).split(SHARES)
+            if device:
+                device.stalls.clear()
+            answers = fleet.adapt({f"{number}": part for number, part in enumerate(parts)})
+            waits = device.stalls.total() if device else 0
+            given += [device.values(tensor) if device else tensor for tensor in answers.values()]
+        for entry in fleet._entries.values():
+            for tensor in entry.session.tensors():
+                assert tensor.device == place or tensor.dim() == 0  # an optimiser counts on the host
+    return given, waits
+
+
+@pytest.mark.parametrize("norm", ["batch", pytest.param("layer", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", [n for n in tidefast.list_methods() if is_plain(methods.base.registry.get(n))])
+def test_streams_stepped_together_make_no_tensor_on_the_wrong_device(name, norm, monkeypatch):
+    def refuse(self, call):
+        raise AssertionError("a stream was stepped alone")
+
+    monkeypatch.setattr(JointStepper, "_alone", refuse)
+    kind = methods.base.registry.get(name)
+    method = BUSY.get(name) or kind(**kind.quick)
+    (there, waits), (here, _) = (joint_answers(method, norm, on_device=on_device) for on_device in (True, False))
+    assert all(torch.equal(one, other) for one, other in zip(there, here, strict=True))
+    if name in BUSY:  # five for all streams; each waits for what it selects, and for what ASR measures
+        assert waits <= 5 + 2 * len(SHARES)
 
 
 @dataclass(frozen=True)

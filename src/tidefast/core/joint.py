@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -33,8 +34,14 @@ class _PassByStream:
     """Images of each stream."""
     alone: tuple[bool, ...]
     """Whether a stream's images are normalised by the source's statistics: one alone has none of its own."""
-    seen: set[int]
+    seen: set[int] = field(default_factory=set)
     """Layers that have run."""
+
+    @functools.cached_property
+    def owners(self) -> Tensor:
+        """Of each image the number of its stream; counted on the host, so that nobody waits for a device."""
+        numbers = torch.arange(len(self.sizes), device="cpu").repeat_interleave(torch.tensor(self.sizes, device="cpu"))
+        return numbers.to(self.values[0].device, non_blocking=True)
 
 
 class JointNetwork:
@@ -69,8 +76,8 @@ class JointNetwork:
     def _replaced(self) -> set[int]:
         """Replace the forward of every layer in which streams differ."""
         network = self.network
-        numbers = {span.start: number for number, span in enumerate(network.arena.tensors)}
-        storage = network.arena.parameter.untyped_storage().data_ptr()
+        parameters = dict(network.module.named_parameters(remove_duplicate=False))
+        numbers = {id(parameters[span.name]): number for number, span in enumerate(network.arena.tensors)}
         batch = network.statistics.needs_batch
         with network.statistics.of_source():
             running: dict[nn.Module, tuple[Tensor | None, Tensor | None]] = {
@@ -78,11 +85,7 @@ class JointNetwork:
             }
         layers = set()
         for module in network.module.modules():
-            own = {
-                leaf: numbers[int(parameter.storage_offset())]
-                for leaf, parameter in module._parameters.items()
-                if parameter is not None and parameter.untyped_storage().data_ptr() == storage and len(network.arena)
-            }
+            own = {leaf: numbers[id(p)] for leaf, p in module._parameters.items() if id(p) in numbers}
             if own or (batch and isinstance(module, _BatchNorm)):
                 layers.add(id(module))
                 module.forward = _LayerByStream(self, module, own, running.get(module, (None, None)))
@@ -94,7 +97,7 @@ class JointNetwork:
         """Logits [images, classes] of images that lie stream by stream, `sizes` of each, whose adapted parameters are
         the rows of `values`; gradients reach these."""
         of_source = tuple(alone) if alone is not None else (False,) * len(sizes)
-        self._current = _PassByStream(torch.split(values, self._lengths, 1), tuple(sizes), of_source, set())
+        self._current = _PassByStream(torch.split(values, self._lengths, 1), tuple(sizes), of_source)
         try:
             logits = self.network(images)
             if self._current.seen != self._layers:
@@ -189,7 +192,7 @@ class _LayerByStream:
         else:
             normalized = functional.group_norm(inputs, module.num_groups, None, None, module.eps)
             between = ()
-        owners = torch.repeat_interleave(torch.tensor(sizes, device=inputs.device))
+        owners = current.owners.repeat_interleave(len(inputs) // len(current.owners))
 
         def of_images(values: Tensor) -> Tensor:
             chosen = values.index_select(0, owners)
