@@ -80,8 +80,10 @@ class Cell:
 
 def main(*given: str) -> None:
     """Print verdicts, the worst cells and the whole table, as Markdown: of folders of runs, of the table, or both."""
-    runs = {_trial(run): run for folder in given if not _is_table(folder) for run in bench.find(folder) if run.complete}
-    stored = {trial for path in given if _is_table(path) for trial in _read(Path(path))}
+    runs = {
+        trial_of(run): run for folder in given if not _is_table(folder) for run in bench.find(folder) if run.complete
+    }
+    stored = {trial for path in given if _is_table(path) for trial in read_trials(Path(path))}
     newer = {trial.identity for trial in runs}
     trials = [*runs, *(trial for trial in stored if trial.identity not in newer)]
     cells = _cells(trials)
@@ -96,7 +98,8 @@ def main(*given: str) -> None:
     _print_table(cells)
 
 
-def _trial(run: bench.Run) -> Trial:
+def trial_of(run: bench.Run) -> Trial:
+    """What a run of the grid came to."""
     experiment = run.experiment
     return Trial(
         model=experiment.model.name,
@@ -123,7 +126,8 @@ def _write(trials: list[Trial]) -> None:
         writer.writerows(astuple(trial) for trial in sorted(trials, key=astuple))
 
 
-def _read(path: Path) -> list[Trial]:
+def read_trials(path: Path) -> list[Trial]:
+    """Those of a table."""
     kinds = {"batch": int, "seed": int, "steps": int, "accuracy": float, "resets": int}
     with path.open(encoding="utf-8") as lines:
         return [

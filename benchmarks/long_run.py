@@ -23,6 +23,8 @@ from tidefast.bench import metrics
 
 ROOT = Path(__file__).parent.parent
 PART = "part "
+NEAR = 10.0
+"""Points from batch statistics, on average, within which a contestant is drawn in the panel of differences."""
 
 
 @dataclass(frozen=True)
@@ -124,23 +126,31 @@ def _write(file: Path, lives: list[Life]) -> None:
 
 
 def _draw(lives: list[Life], file: Path) -> None:
-    """A panel for each stream and rate; contestants without a rate are in all of their stream's."""
+    """Two panels for each stream and rate: accuracies, and below what those near it have over batch statistics."""
     places = [place for place in dict.fromkeys((life.stream, life.rate) for life in lives) if place[1]]
     figure, panels = plt.subplots(
-        1, len(places), figsize=(4.5 * max(2, len(places)), 4.2), layout="constrained", squeeze=False, sharey="row"
+        2, len(places), figsize=(max(9.0, 4.5 * len(places)), 7), layout="constrained", squeeze=False, sharey="row"
     )
-    for axes, (stream, rate) in zip(panels[0], places, strict=True):
-        for life in lives:
-            if life.stream == stream and life.rate in ("", rate):
-                parts = len(life.accuracies)
-                width = parts // 20  # of a running mean
-                smooth = np.convolve(life.accuracies, np.ones(width) / width, mode="valid")
-                moments = (np.arange(len(smooth)) + width / 2) * life.batches / parts
-                axes.plot(moments, smooth, label=life.contestant, linewidth=1.2, linestyle="-" if life.rate else "--")
-        axes.set(xlabel="batches", ylabel="accuracy, %, running mean over 5 % of the life", ylim=(0, None))
-        axes.set_title(f"{stream}, rate {rate}", fontsize=9)
-        axes.legend(ncols=3, fontsize=7)
+    for (above, below), (stream, rate) in zip(panels.T, places, strict=True):
+        shown = [life for life in lives if life.stream == stream and life.rate in ("", rate)]
+        reference = next(_smooth(life) for life in shown if life.contestant == "BatchNorm")
+        for number, life in enumerate(shown):
+            smooth = _smooth(life)
+            moments = np.linspace(0.025, 0.975, len(smooth)) * life.batches
+            look = {"linewidth": 1.2, "linestyle": "-" if life.rate else "--", "color": f"C{number}"}
+            above.plot(moments, smooth, label=life.contestant, **look)
+            if abs(np.mean(smooth - reference)) < NEAR:
+                below.plot(moments, smooth - reference, **look)
+        above.set(ylabel="accuracy, %", ylim=(0, None), title=f"{stream}, rate {rate}")
+        below.set(xlabel="batches", ylabel="points over batch statistics")
+        above.legend(ncols=3, fontsize=7)
+    figure.suptitle("Running means over 5 % of the life", fontsize=9)
     figure.savefig(file, dpi=130)
+
+
+def _smooth(life: Life) -> np.ndarray:
+    width = len(life.accuracies) // 20
+    return np.convolve(life.accuracies, np.ones(width) / width, mode="valid")
 
 
 if __name__ == "__main__":
