@@ -141,7 +141,7 @@ def recommended(
     if trial.optimizer is not None:
         python += f', optimizer="{trial.optimizer}"'
         shell += f" --optimizer {shlex.quote(trial.optimizer)}"
-    canaries = ", with 256 unlabelled images from before the drift as canaries" * (best.reset.name == "guard")
+    canaries = ", with some hundred unlabelled images from before the drift as canaries" * (best.reset.name == "guard")
     return (
         f"{best.label} has {percent(overall[best.key])} % of this stream right, {gain:.1f} points more than the model "
         f"as it is: adapter = tidefast.adapt(model, {python}){canaries}; or over HTTP: "

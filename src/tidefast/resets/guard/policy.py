@@ -64,8 +64,9 @@ class Guard(Promises):
     """How many canaries are asked at a time, once for every twice as many images of the stream; all have their turn."""
     eagerness: Count = 8
     """After a start or a reset it asks sooner: once this share, one in so many, of the batches since then is new."""
-    canaries: Annotated[int, Ge(8)] = 256
-    """At most so many of the source images, drawn at random from the first few thousand."""
+    canaries: Annotated[int, Ge(8)] = 512
+    """At most so many of the source images, drawn at random from the first few thousand; the more, the smaller the harm
+    that it sees."""
     harshest: PositiveShare = 0.1
     """What a first reset leaves of the learning rate at least, when harm was done at once."""
     mildest: PositiveShare = 0.5
