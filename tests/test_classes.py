@@ -223,10 +223,14 @@ def test_shards_have_the_labels_of_imagenet_where_the_folders_have_its_ids(tmp_p
 
 def test_shards_open_by_the_level_that_they_were_generated_for(tmp_path):
     out = ["--total", "200", "--images-per-shard", "200", "--out", str(tmp_path)]
-    assert cli.main(["generate", "--level", "easy", "--seed", "43", *out]) == 0
-    assert len(streams.make("ccc-shards", path=tmp_path, level="easy", seed=43, batch=50)) >= 4
+    assert cli.main(["generate", "--level", "easy", *out]) == 0
+    for seed in ({}, {"seed": 43}):
+        assert len(streams.make("ccc-shards", path=tmp_path, level="easy", batch=50, **seed)) >= 4
     with pytest.raises(DatasetError, match="of the level 'easy' with seed 44, but baseline_60"):
         streams.make("ccc-shards", path=tmp_path, level="easy", seed=44)
+    assert cli.main(["generate", "--level", "easy", "--seed", "44", *out]) == 0
+    with pytest.raises(DatasetError, match="several streams of the level 'easy'"):
+        streams.make("ccc-shards", path=tmp_path, level="easy")
 
 
 def test_crop_is_whether_and_size_is_how_large(tmp_path):

@@ -38,7 +38,7 @@ def shard_name(number: int) -> str:
     return f"serial_{number:05d}.tar"
 
 
-def folder_name(target: float | str, speed: object, seed: int) -> str:
+def folder_name(target: float | str, speed: object, seed: int | str) -> str:
     """The folder of a stream; the target is that of its level.
 
     >>> folder_name(20.0, 1000, 43)

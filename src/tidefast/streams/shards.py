@@ -188,7 +188,8 @@ class CCCShardsRecipe(Recipe):
     """CCC from published or generated shards.
 
     `path`: the folder of the shards; or, with `level`, the folder that holds the folders of the streams, of which the
-    level, `speed` and `seed` pick one; without `speed` it is 1000, or the only one that is there. `interleave`: None
+    level, `speed` and `seed` pick one; without `speed` it is 1000, or the only one that is there, and with the default
+    seed, of which there are none published, the only one of any seed. `interleave`: None
     for the true order; 4 for the order in which four loader workers, the default of many evaluations, deliver it.
     """
 
@@ -225,8 +226,8 @@ class CCCShardsRecipe(Recipe):
         folders = [root] if self.level is None else self._folders(root, seed)
         if len(folders) > 1:
             raise DatasetError(
-                f"{root} holds several streams of the level {self.level!r} with seed {seed} "
-                f"({', '.join(folder.name for folder in folders)}): give speed=, or one of them as path="
+                f"{root} holds several streams of the level {self.level!r} "
+                f"({', '.join(folder.name for folder in folders)}): give seed= and speed=, or one of them as path="
             )
         for folder in folders:
             if shards := find_shards(folder):
@@ -240,14 +241,16 @@ class CCCShardsRecipe(Recipe):
         )
 
     def _folders(self, root: Path, seed: int) -> list[Path]:
-        """Those of the level and the seed, and of the speed where it is given."""
+        """Those of the level and the seed, and of the speed where it is given; of the default seed, or of any."""
         assert self.level is not None
         # A level aims at one accuracy on ImageNet and at others on the bundled images.
         targets = {kind(self.level).aim for kind in (CCCRecipe, CCCMiniRecipe, CCC1kRecipe)}
         # The generator writes 0.0 where the hosted copy has 0.
         spellings = sorted({text for target in targets for text in (f"{target:g}", f"{float(target)}")})
-        for speed in ("1000", "*") if self.speed is None else (str(self.speed),):
-            found = [folder for text in spellings for folder in root.glob(folder_name(text, speed, seed))]
+        seeds = (str(seed), "*") if seed == StreamSettings.seed else (str(seed),)
+        speeds = ("1000", "*") if self.speed is None else (str(self.speed),)
+        for own, speed in itertools.product(seeds, speeds):
+            found = [folder for text in spellings for folder in sorted(root.glob(folder_name(text, speed, own)))]
             if found:
                 return found
         return []
