@@ -194,7 +194,8 @@ def _print_verdicts(cells: list[Cell]) -> None:
         {name: _of(hits) for name, hits in kept.items()},
         bool(kept["guard"]) and np.mean(kept["guard"]) >= CELLS_KEPT,
     )
-    tried = {name for name in POLICIES if any(name in c.gains for c in cells)}
+    # A policy that most cells lack would decide which cells count.
+    tried = {name for name in POLICIES if 2 * sum(name in c.gains for c in cells) > len(cells)}
     everywhere = [c for c in cells if c.gains.keys() >= tried]
     means = {name: float(np.mean([c.gains[name] for c in everywhere])) for name in tried}
     _line(
