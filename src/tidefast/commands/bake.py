@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> None:
     model = models.load(options.model)
     source = None if options.source is None else source_for(model, options.source)
     adapter = Adapter(model, source=source, **made)
-    adapter.load(options.snapshot, settings="saved")
+    adapter.reopen(options.snapshot)  # at what rate it would go on matters to nobody
     batches = datasets.source_batches(images_as_taken(model, options.data), options.images)
     images = torch.cat([images for images, _ in batches])
     module = adapter.bake(images)
