@@ -53,7 +53,10 @@ def test_a_model_at_chance_is_refused_before_anything_runs(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("right", "line"),
     [
-        ((0.3, 0.5, 0.56, 0.557), 'tidefast.adapt(model, "roid", reset="guard", source=canaries), with 256'),
+        (
+            (0.3, 0.5, 0.56, 0.557),
+            'tidefast.adapt(model, "roid", reset="guard", source=canaries), with some hundred unlabelled',
+        ),
         ((0.3, 0.5, 0.56, 0.54), 'tidefast.adapt(model, "roid"); or over HTTP: tidefast serve --model yours:net'),
         ((0.3, 0.6, 0.56, 0.54), 'tidefast.adapt(model, "batchnorm"); or'),
         ((0.5, 0.4, 0.505, 0.5), "Stay with the model as it is: 50.0 % of this stream right"),
