@@ -155,7 +155,7 @@ class Holder(ABC):
         return bool(differing) and settings == "own"
 
     def reopen(self, path: str | os.PathLike[str]) -> None:
-        """Continue from a file just as it is, whatever was given here; for those who wrote it, or take no further step."""
+        """Continue from a file just as it is, whatever was given here; for its writer, or who takes no further step."""
         self.enter(self._read(path))
 
     def _read(self, path: str | os.PathLike[str]) -> Session:
