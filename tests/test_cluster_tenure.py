@@ -242,6 +242,9 @@ def test_a_partition_may_leave_before_it_has_begun_and_else_after_a_snapshot(tmp
         layout = made_layout(tmp_path, None, otherwise=1)
         Tenure(ClusterLayout.folder_of(tmp_path, 0), SLEEP)  # a holder that says nothing: its lease is waited for
         beginning = Partition(settings(tmp_path), layout, 0)
+        async with asyncio.timeout(60):
+            while (await beginning.condition()).term == 0:  # it is to claim its term before the successor does
+                await asyncio.sleep(0.01)
         assert (await beginning.condition()).phase == "starting"
         assert await beginning.ready_to_leave() == ""
         assert await beginning.leave()
