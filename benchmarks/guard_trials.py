@@ -6,8 +6,8 @@
     python benchmarks/guard_trials.py cost
     python benchmarks/guard_trials.py life            # draws docs/images/guard-life.png
 
-bundled-resnet, batches of 16 of ccc-mini, 256 canaries that no stream shows; `statistics` has streams and networks of
-its own.
+bundled-resnet, batches of 16 of ccc-mini, as many canaries as the guard takes, which no stream shows; `statistics` has
+streams and networks of its own.
 """
 
 from __future__ import annotations
