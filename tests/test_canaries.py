@@ -117,7 +117,7 @@ def test_they_are_the_guards_source_images(tmp_path):
     chosen = {"method": "tent", "reset": "guard", "state": tmp_path, "threads": 1}
     service = serve.open_service(serve.Settings(canaries="bundled:part=held", **chosen))
     assert service.fleet.policy.name == "guard"
-    assert len(service.canaries) == 256
+    assert len(service.canaries) == 512
     with service.fleet._pool.lent() as adapter:
         theirs = {image.tobytes() for image in adapter.constants["guard_canaries"].numpy()}
     assert theirs == {image.tobytes() for image in service.canaries.images.numpy()}

@@ -142,7 +142,10 @@ class Adapter(Holder):
 
     def _declare(self, num_classes: int) -> dict[str, State]:
         owners: dict[str, Method | Reset] = {"method": self.method, **self.policies}
-        return {name: State(owner.fields(self.network, num_classes)) for name, owner in owners.items()}
+        states = {name: State(owner.fields(self.network, num_classes)) for name, owner in owners.items()}
+        if self.policy.keeps:
+            states[verdicts.KEPT] = verdicts.nothing_kept(states["method"], self.network.arena)
+        return states
 
     def _belongings(self) -> dict[str, Any]:
         return checkpoint.belongings(self.network, self.method, self.policy, self.optimizer, self.window)
@@ -395,6 +398,7 @@ class Adapter(Holder):
             optimizer=optimizer,
             for_loss=forward.for_loss,
             predict=lambda others: answering.run(self.method, self.method.predict, network, others, draft),
+            kept=states[verdicts.KEPT].optional_tensor(verdicts.PARAMETERS) if self.policy.keeps else None,
         )
         for name, policy in self.policies.items():
             policy.begin(step, states[name], watched.get(name))

@@ -60,6 +60,8 @@ class Step:
     """What `Method.forward` gave along with the logits; see `from_forward`."""
     predict: Callable[[Tensor], Tensor] | None = None
     """The method's logits for other images; see `answer_to`."""
+    kept: Tensor | None = None
+    """The parameters that the policy kept last, laid out like the arena, where it keeps any (`Reset.keeps`)."""
     objective: Objective | None = None
     """What the method made of the batch; set once its gradient is there."""
     checks: Checks = field(default_factory=Checks)

@@ -25,7 +25,7 @@ from tidefast.datasets.tensors import as_tensor
 _ARRAYS = "uint8 [N, H, W, 3], or float32 [N, 3, H, W] in [0, 1]"
 
 
-def open_unlabelled(spec: str | os.PathLike[str], most: int = 256) -> Tensor:
+def open_unlabelled(spec: str | os.PathLike[str], most: int = 512) -> Tensor:
     """At most so many images [n, 3, H, W] in [0, 1], spread evenly over what `spec` names, in an order that mixes them.
 
     `spec`: a folder of image files, at any depth (as they are; "folder:size=224" prepares them as `open_images` does);

@@ -19,7 +19,7 @@ from tidefast.core.source import SourceData
 from tidefast.core.state import Field, State
 from tidefast.core.step import Reference, Step
 
-Target = Literal["live", "anchor"]
+Target = Literal["live", "anchor", "kept"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,10 @@ class Verdict:
     """Position in the arena from which on to reset; None: no reset."""
     target: Target = "live"
     """"live": the adapted parameters return to the source from `cut` on. "anchor": the method's anchor, where it
-    has one, becomes the adapted parameters up to `cut` and the source from there; the adapted parameters stay."""
+    has one, becomes the adapted parameters up to `cut` and the source from there; the adapted parameters stay.
+    "kept": the adapted parameters, and what the method has laid out like them, return to what was kept last."""
+    keeps: bool = False
+    """Whether the parameters, as they are after this step, are worth keeping, to return to; for policies that keep."""
     keep_optimizer: bool = False
     measurements: Mapping[str, float] = field(default_factory=dict)
     """By names of `Reset.measures`; nan, or left out, is what this step did not measure."""
@@ -71,6 +74,11 @@ class Reset(Constrained):
     @property
     def takes_labels(self) -> bool:
         """Whether labels are of use to it: whether it has `feedback`."""
+        return False
+
+    @property
+    def keeps(self) -> bool:
+        """Whether its verdicts may keep parameters and return to them."""
         return False
 
     @property

@@ -7,12 +7,36 @@ import math
 from collections.abc import Mapping
 
 import torch
+from torch import Tensor
 
 from tidefast.core.arena import Arena
 from tidefast.core.measurement import Measurement
-from tidefast.core.state import State
+from tidefast.core.state import Field, State
 from tidefast.core.step import Step
 from tidefast.resets.base import Reset, Verdict
+
+KEPT, PARAMETERS = "kept", "kept_parameters"
+"""The state of what a policy keeps, and in it the parameters; the rest is what the method has laid out like them."""
+
+
+def nothing_kept(method: State, arena: Arena) -> State:
+    """What a policy that keeps begins with."""
+    size = (len(arena),)
+    own = [
+        Field(name, lambda: None, "stream", shape=size if value is None else tuple(value.shape))
+        for name, value in _layered(method).items()
+    ]
+    return State([Field(PARAMETERS, lambda: None, "stream", shape=size), *own])
+
+
+def _layered(state: State) -> dict[str, Tensor | None]:
+    """The values of a method's episode that are laid out like the parameters, in memory of their own."""
+    chosen = [name for name, field in state.fields.items() if field.layered and field.lifetime == "episode"]
+    return {name: _copy(state.optional_tensor(name)) for name in chosen}
+
+
+def _copy(value: Tensor | None) -> Tensor | None:
+    return None if value is None else value.clone()
 
 
 def ask(
@@ -34,19 +58,27 @@ def ask(
         )
     asked = [verdict for verdict in verdicts if verdict.cut is not None]
     widest = min(asked, key=lambda verdict: verdict.cut or 0, default=verdicts[-1])
-    return dataclasses.replace(widest, measurements={n: v for n, v in measured.items() if math.isfinite(v)})
+    finite = {name: value for name, value in measured.items() if math.isfinite(value)}
+    return dataclasses.replace(widest, keeps=any(verdict.keeps for verdict in verdicts), measurements=finite)
 
 
 def carry_out(verdict: Verdict, arena: Arena, states: Mapping[str, State], optimizer: torch.optim.Optimizer) -> None:
     """Reset parameters, episode state and optimiser as the verdict says."""
+    method = states["method"]
+    if verdict.keeps:
+        states[KEPT].update({PARAMETERS: arena.values.clone(), **_layered(method)})
     if verdict.cut is None:
         return
-    anchor = states["method"].anchor if verdict.target == "anchor" else None
+    anchor = method.anchor if verdict.target == "anchor" else None
     if anchor is None:
         arena.restore(verdict.cut)
     for state in states.values():
         state.restart(verdict.cut)
+    if verdict.target == "kept":
+        kept = states[KEPT]
+        arena.assign(kept.tensor(PARAMETERS))
+        method.update({name: _copy(kept.optional_tensor(name)) for name in kept if name != PARAMETERS})
     if anchor is not None:
-        states["method"][anchor] = torch.cat([arena.values[: verdict.cut], arena.source[verdict.cut :]])
+        method[anchor] = torch.cat([arena.values[: verdict.cut], arena.source[verdict.cut :]])
     if not verdict.keep_optimizer:
         optimizer.state.clear()

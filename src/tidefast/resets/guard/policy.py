@@ -1,11 +1,11 @@
-"""Guard: back to the source when known images in the stream's look are answered worse than without adapting."""
+"""Guard: back to where it was when known images in the stream's look are answered worse than without adapting."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import torch
 from annotated_types import Ge
@@ -24,6 +24,18 @@ from tidefast.resets.guard.promises import Promises
 _EARLY_LOOKS, _RARELY = 4, 8
 """The source as it was trained is asked in the first looks, in every eighth, and in all while it answers."""
 _LOWEST_RATE = 1e-12
+_THOROUGH = 4
+"""Times as many canaries as usual are asked where to go back to."""
+
+
+class _Finding(NamedTuple):
+    """What a look has found."""
+
+    harmful: bool = False
+    """Whether adapting has done harm."""
+    best: bool = False
+    """Whether it never was so far ahead, since there was last nothing to be said for it."""
+    measured: Mapping[str, float] = {}
 
 
 @registry.register("guard")
@@ -35,7 +47,8 @@ class Guard(Promises):
     2. The adapted network and the one that does not adapt answer them; a canary that only the second gets right
        counts +1, one that only the first gets right -1, and their sum is divided by its standard error.
     3. These losses, less `allowance` each time, are added up, never below zero (a CUSUM); the nearer the sum is to
-       `limit`, the lower the learning rate, and at `limit` everything returns to the source.
+       `limit`, the lower the learning rate, and at `limit` the network goes back: to the parameters with which it was
+       furthest ahead, as the same sum of its gains tells, if they are better than the source now, else to the source.
     4. The learning rate then stays lower, the more the sooner harm was done, and once more by as much as it had been
        lowered already.
     5. It grows again while nothing is wrong.
@@ -52,6 +65,7 @@ class Guard(Promises):
         "evidence": Measurement("Evidence of harm: standard errors lost to not adapting, added up."),
         "kept_belief": Measurement("What the source believes of the answers, relative to its own.", "share"),
         "rate": Measurement("Learning rate in use over the one that was given.", "share"),
+        "back_to_kept": Measurement("Of a reset: 1 when it went back to parameters that were ahead, 0 to the source."),
         "trained_answers": Measurement("1 while the source as it was trained answers, with its own statistics."),
         **Promises.measures,
     }
@@ -60,6 +74,9 @@ class Guard(Promises):
     """Standard errors of loss, added up, at which it resets; on the way there the learning rate falls to zero."""
     allowance: NonNegative = 0.25
     """Standard errors of loss that do not count, each time canaries are asked."""
+    worth_keeping: NonNegative = 1.0
+    """Standard errors of gain, added up in the same way, from which on parameters are kept, to go back to; others take
+    their place with a higher sum, or once it has been zero in between."""
     asked: Count = 64
     """How many canaries are asked at a time, once for every twice as many images of the stream; all have their turn."""
     eagerness: Count = 8
@@ -86,6 +103,10 @@ class Guard(Promises):
     def takes_source(self) -> bool:
         return True
 
+    @property
+    def keeps(self) -> bool:
+        return True
+
     @torch.no_grad()
     def prepare(self, network: Network, source: SourceData) -> dict[str, Tensor]:
         return prepared(network, source, self.canaries)
@@ -102,6 +123,8 @@ class Guard(Promises):
             return [*shared, Field("kept", lambda: None)]
         return [
             *shared,
+            Field("won", float),
+            Field("most_won", float),
             Field("next", int, lifetime="stream"),
             Field("looks", int, lifetime="stream"),
             Field("against", float, lifetime="stream"),
@@ -114,12 +137,10 @@ class Guard(Promises):
         rate, before = state.number("rate"), self._rate_in_use(state)
         asks = unasked >= min(2 * self.asked, batches * len(step.images) / self.eagerness)
         state.update({"batches": batches, "unasked": 0 if asks else unasked})
-        measured, harmful = {"rate": before, **self.promised(state)}, False
-        if asks:
-            ask = self._ask_canaries if CANARIES in step.constants else self._ask_stream
-            harmful, answers = ask(step, state)
-            measured |= answers
-        if harmful:
+        ask = self._ask_canaries if CANARIES in step.constants else self._ask_stream
+        finding = ask(step, state) if asks else _Finding()
+        measured = {"rate": before, **self.promised(state), **finding.measured}
+        if finding.harmful:
             share = min(self.mildest, max(self.harshest, batches / self.patience))
             state.update({"lost": 0.0, "rate": max(_LOWEST_RATE, rate * rate * share)})
         elif batches % self.quiet == 0:
@@ -127,29 +148,47 @@ class Guard(Promises):
         if step.optimizer is not None:
             for group in step.optimizer.param_groups:
                 group["lr"] *= self._rate_in_use(state) / before
-        return Verdict(fraction=1.0, cut=0, measurements=measured) if harmful else Verdict(measurements=measured)
+        if not finding.harmful:
+            return Verdict(keeps=finding.best, measurements=measured)
+        back = step.kept is not None and self._is_ahead(step.kept, step, state)
+        measured["back_to_kept"] = float(back)
+        return Verdict(fraction=1.0, cut=0, target="kept" if back else "live", measurements=measured)
 
     def _rate_in_use(self, state: State) -> float:
         """The learning rate over the one that was given: lower while there is evidence of harm."""
         return state.number("rate") * (1.0 - state.number("lost") / self.limit)
 
-    def _ask_canaries(self, step: Step, state: State) -> tuple[bool, dict[str, float]]:
+    def _ask_canaries(self, step: Step, state: State) -> _Finding:
         """Whether not adapting would have answered enough canaries better, as the batch at hand looks."""
-        count, canaries, first = how_many(step, self.asked), len(step.constants[CANARIES]), int(state.number("next"))
-        state["next"] = (first + count) % canaries
-        places = (torch.arange(count, device=step.images.device) + first) % canaries
-        look = DressedCanaries.at(places, step, step.generator)
+        look = self._look(step, state, self.asked)
         own, other = look.right(step.answer_to), look.right(step.network.source_logits)
         agreement, reference, lost = torch.stack([own.mean(), other.mean(), lead(other, own)]).tolist()
         evidence = max(0.0, state.number("lost") + lost - self.allowance)
+        won = max(0.0, state.number("won") - lost - self.allowance)
+        most = state.number("most_won") if won else 0.0
+        best = won >= self.worth_keeping and won > most
         looks = int(state.number("looks"))
-        state.update({"lost": evidence, "looks": looks + 1})
+        state.update({"lost": evidence, "won": won, "most_won": max(won, most), "looks": looks + 1})
         measured = {"agreement": agreement, "reference_agreement": reference, "evidence": evidence}
         due = looks < _EARLY_LOOKS or looks % _RARELY == 0 or state["trained_answers"]
         if due and self.as_trained and step.network.statistics.needs_batch:
             self._ask_as_trained(step, state, look, own)
             measured["trained_answers"] = state.number("trained_answers")
-        return evidence >= self.limit, measured
+        return _Finding(evidence >= self.limit, best, measured)
+
+    def _look(self, step: Step, state: State, asked: int) -> DressedCanaries:
+        """The next canaries in turn, as the batch at hand looks."""
+        count, canaries, first = how_many(step, asked), len(step.constants[CANARIES]), int(state.number("next"))
+        state["next"] = (first + count) % canaries
+        places = (torch.arange(count, device=step.images.device) + first) % canaries
+        return DressedCanaries.at(places, step, step.generator)
+
+    def _is_ahead(self, parameters: Tensor, step: Step, state: State) -> bool:
+        """Whether the network with these parameters answers better than the source, as the batch at hand looks."""
+        look = self._look(step, state, _THOROUGH * self.asked)
+        with step.network.arena.holding(parameters):
+            own = look.right(step.network)
+        return bool(lead(own, look.right(step.network.source_logits)) > 0)
 
     def _ask_as_trained(self, step: Step, state: State, look: DressedCanaries, own: Tensor) -> None:
         """Who is to answer: the network with the batch's statistics, or the source as it was trained, with its own.
@@ -177,10 +216,10 @@ class Guard(Promises):
             logits = reference(running_statistics=True).to(logits.dtype)
         return super().answer(logits, reference, state, counts=counts)
 
-    def _ask_stream(self, step: Step, state: State) -> tuple[bool, dict[str, float]]:
+    def _ask_stream(self, step: Step, state: State) -> _Finding:
         """Whether the answers to the batch at hand have next to nothing to do any more with the source's."""
         beliefs = step.source_logits().softmax(1)
         kept = float(beliefs.gather(1, step.answer.argmax(1, keepdim=True)).sum() / beliefs.max(1).values.sum())
         kept = kept if state["kept"] is None else 0.5 * (kept + state.number("kept"))
         state["kept"] = kept
-        return kept < self.belief, {"kept_belief": kept}
+        return _Finding(harmful=kept < self.belief, measured={"kept_belief": kept})
