@@ -28,8 +28,8 @@ _THOROUGH = 4
 """Times as many canaries as usual are asked where to go back to."""
 
 
-class _Finding(NamedTuple):
-    """What a look has found."""
+class _LookResult(NamedTuple):
+    """What asking canaries, or the stream, has shown."""
 
     harmful: bool = False
     """Whether adapting has done harm."""
@@ -138,9 +138,9 @@ class Guard(Promises):
         asks = unasked >= min(2 * self.asked, batches * len(step.images) / self.eagerness)
         state.update({"batches": batches, "unasked": 0 if asks else unasked})
         ask = self._ask_canaries if CANARIES in step.constants else self._ask_stream
-        finding = ask(step, state) if asks else _Finding()
-        measured = {"rate": before, **self.promised(state), **finding.measured}
-        if finding.harmful:
+        shown = ask(step, state) if asks else _LookResult()
+        measured = {"rate": before, **self.promised(state), **shown.measured}
+        if shown.harmful:
             share = min(self.mildest, max(self.harshest, batches / self.patience))
             state.update({"lost": 0.0, "rate": max(_LOWEST_RATE, rate * rate * share)})
         elif batches % self.quiet == 0:
@@ -148,8 +148,8 @@ class Guard(Promises):
         if step.optimizer is not None:
             for group in step.optimizer.param_groups:
                 group["lr"] *= self._rate_in_use(state) / before
-        if not finding.harmful:
-            return Verdict(keeps=finding.best, measurements=measured)
+        if not shown.harmful:
+            return Verdict(keeps=shown.best, measurements=measured)
         back = step.kept is not None and self._is_ahead(step.kept, step, state)
         measured["back_to_kept"] = float(back)
         return Verdict(fraction=1.0, cut=0, target="kept" if back else "live", measurements=measured)
@@ -158,7 +158,7 @@ class Guard(Promises):
         """The learning rate over the one that was given: lower while there is evidence of harm."""
         return state.number("rate") * (1.0 - state.number("lost") / self.limit)
 
-    def _ask_canaries(self, step: Step, state: State) -> _Finding:
+    def _ask_canaries(self, step: Step, state: State) -> _LookResult:
         """Whether not adapting would have answered enough canaries better, as the batch at hand looks."""
         look = self._look(step, state, self.asked)
         own, other = look.right(step.answer_to), look.right(step.network.source_logits)
@@ -174,7 +174,7 @@ class Guard(Promises):
         if due and self.as_trained and step.network.statistics.needs_batch:
             self._ask_as_trained(step, state, look, own)
             measured["trained_answers"] = state.number("trained_answers")
-        return _Finding(evidence >= self.limit, best, measured)
+        return _LookResult(evidence >= self.limit, best, measured)
 
     def _look(self, step: Step, state: State, asked: int) -> DressedCanaries:
         """The next canaries in turn, as the batch at hand looks."""
@@ -216,10 +216,10 @@ class Guard(Promises):
             logits = reference(running_statistics=True).to(logits.dtype)
         return super().answer(logits, reference, state, counts=counts)
 
-    def _ask_stream(self, step: Step, state: State) -> _Finding:
+    def _ask_stream(self, step: Step, state: State) -> _LookResult:
         """Whether the answers to the batch at hand have next to nothing to do any more with the source's."""
         beliefs = step.source_logits().softmax(1)
         kept = float(beliefs.gather(1, step.answer.argmax(1, keepdim=True)).sum() / beliefs.max(1).values.sum())
         kept = kept if state["kept"] is None else 0.5 * (kept + state.number("kept"))
         state["kept"] = kept
-        return _Finding(harmful=kept < self.belief, measured={"kept_belief": kept})
+        return _LookResult(harmful=kept < self.belief, measured={"kept_belief": kept})
