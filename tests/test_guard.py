@@ -16,6 +16,8 @@ from tidefast import datasets, models, resets, streams
 from tidefast.resets.guard.look import _power, _rings, dress
 from tidefast.testing import small_network
 
+ETA = "eta:similarity_margin=0.4"
+
 
 @pytest.fixture(scope="module")
 def network():
@@ -145,6 +147,52 @@ def test_disturbed_parameters_are_seen_within_two_looks(network, canaries, drift
     assert adapter.last.reset_fraction == 1.0
     assert torch.equal(adapter.network.arena.values, adapter.network.arena.source)
     assert adapter.last.measurements["agreement"] < adapter.last.measurements["reference_agreement"]
+
+
+@pytest.fixture(scope="module")
+def ahead(drift) -> tuple[tidefast.Adapter, Tensor]:
+    """A network without batch statistics that learns much on its stream, and the parameters that its guard keeps."""
+    source = torch.as_tensor(np.asarray(datasets.open("bundled:part=held").images)).permute(0, 3, 1, 2).float() / 255
+    vit = models.load("bundled-vit")
+    adapter = tidefast.adapt(vit, ETA, reset="guard", source=source, optimizer="adam:lr=1e-3")
+    for images, _ in drift:
+        adapter(images)
+        assert adapter.last.reset_fraction == 0.0
+    return adapter, adapter.state["kept"].tensor("kept_parameters").clone()
+
+
+def disturbed_until_it_goes_back(adapter: tidefast.Adapter, batches) -> tidefast.StepRecord:
+    """The record of the step that goes back, with the parameters disturbed and the learning rate 0."""
+    values = adapter.network.arena.values
+    adapter.network.arena.assign(values + 2 * torch.randn(values.shape, generator=torch.Generator().manual_seed(0)))
+    for group in adapter.optimizer.param_groups:
+        group["lr"] = 0.0
+    for images, _ in batches:
+        adapter(images)
+        if adapter.last.reset_fraction:
+            return adapter.last
+    raise AssertionError("harm was not seen")
+
+
+def test_it_goes_back_to_the_parameters_that_were_furthest_ahead(ahead, drift, tmp_path):
+    adapter, kept = ahead
+    assert not torch.equal(kept, adapter.network.arena.source)
+    adapter.save(tmp_path / "state")
+    record = disturbed_until_it_goes_back(adapter, drift[-20:])
+    assert record.measurements["back_to_kept"] == 1.0
+    assert torch.equal(adapter.network.arena.values, kept)
+    adapter.load(tmp_path / "state")
+
+
+def test_it_goes_back_to_the_source_where_that_is_better_now(ahead, drift, tmp_path):
+    adapter, kept = ahead
+    adapter.save(tmp_path / "state")
+    noise = torch.randn(kept.shape, generator=torch.Generator().manual_seed(1))
+    adapter._session.states["kept"]["kept_parameters"] = kept + 2 * noise  # as if the stream had left them behind
+    record = disturbed_until_it_goes_back(adapter, drift[-20:])
+    assert record.measurements["back_to_kept"] == 0.0
+    assert torch.equal(adapter.network.arena.values, adapter.network.arena.source)
+    adapter.load(tmp_path / "state")
 
 
 def test_each_reset_lowers_the_rate_by_how_soon_harm_came_and_again_by_what_it_was(network, canaries, drift):

@@ -277,3 +277,29 @@ def test_confidence_resets_any_method_when_reliable_samples_become_too_certain()
     assert fired == [value < THRESHOLD for value in averages]
     assert any(fired)
     assert not all(fired)
+
+
+def test_what_is_kept_comes_back_with_all_that_the_method_has_laid_out_like_the_parameters():
+    """A teacher is again what it was then."""
+
+    @dataclass(frozen=True)
+    class KeepsThenGoesBack(resets.Reset):
+        @property
+        def keeps(self) -> bool:
+            return True
+
+        def observe(self, step, state) -> resets.Verdict:
+            if step.number == 4:
+                return resets.Verdict(fraction=1.0, cut=0, target="kept" if step.kept is not None else "live")
+            return resets.Verdict(keeps=step.number == 2)
+
+    adapter = tidefast.adapt(network(), "cotta:restore=0", reset=KeepsThenGoesBack(), optimizer="sgd:lr=0.1")
+    seen = []
+    for images in stream(4):
+        adapter(images)
+        seen.append((adapter.network.arena.values.clone(), adapter.state["method"].tensor("teacher").clone()))
+    assert not torch.equal(seen[2][0], seen[1][0])
+    assert torch.equal(seen[3][0], seen[1][0])
+    assert torch.equal(seen[3][1], seen[1][1])
+    adapter.reset()
+    assert adapter.state["kept"]["kept_parameters"] is None

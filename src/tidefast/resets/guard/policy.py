@@ -58,7 +58,13 @@ class Guard(Promises):
     """
 
     prepared_with: ClassVar[tuple[str, ...]] = ("canaries",)
-    quick: ClassVar[Mapping[str, Any]] = {"limit": 0.01, "allowance": 0.0, "belief": 0.999, "asked": 4}
+    quick: ClassVar[Mapping[str, Any]] = {
+        "limit": 0.01,
+        "allowance": 0.0,
+        "worth_keeping": 0.0,
+        "belief": 0.999,
+        "asked": 4,
+    }
     measures: ClassVar[Mapping[str, Measurement]] = {
         "agreement": Measurement("Canaries in the stream's look that get the source's answer.", "share"),
         "reference_agreement": Measurement("The same without adapting.", "share", beside="agreement"),
