@@ -205,6 +205,17 @@ def test_answers_that_are_compared_with_the_references_are_given_in_its_company(
     assert min(passed_by(adapter, images(23).split(1))[7:]) == 16
 
 
+def test_networks_in_half_precision_and_passes_under_autocast_slide_too():
+    halved = tidefast.adapt(network().bfloat16(), "batchnorm", window=8)
+    assert passed_by(halved, images(12).bfloat16().split(1))[8:] == [1] * 4
+    joint = tidefast.Fleet(network(), "tent", window=8)
+    alone = tidefast.adapt(network(), "tent", window=8)
+    with torch.autocast("cpu", torch.bfloat16):
+        for image in images(12).split(1):
+            answers, expected = joint.adapt({"a": image, "b": image}), alone(image)
+    torch.testing.assert_close(answers["a"], expected, rtol=0.05, atol=0.05)
+
+
 def test_a_layer_that_runs_twice_has_no_statistics_that_could_slide():
     torch.manual_seed(0)
     norm = nn.BatchNorm2d(3)

@@ -38,6 +38,9 @@ from tidefast.resets.never import Never
 
 _log = logging.getLogger("tidefast")
 _FEW = 4  # fewer are gathered: their statistics would be noise, and nobody steps so by hand
+_MEMORY = 2
+"""Windows of images that sliding statistics remember. Layers normalised by what others left do not make up for each
+other's noise, as they do in one pass over all images, and it takes a longer memory to be as good."""
 _OVERFLOW = "non-finite parameters after the update"
 
 
@@ -73,8 +76,9 @@ class Adapter(Holder):
     source: source data, for methods that need any: a loader, tensors, or a file saved by `tidefast.prepare`.
     seed: of the method's randomness, 0 when left out; step k draws the same numbers whatever came before.
     gather, window: batches of fewer than `gather` images (4 when left out), if statistics are the batch's, are answered
-        in the company of the latest such ones, and every `window` of them, of one size, make one adaptation step; a
-        larger batch is a step of its own. Where images do not meet in statistics, only single ones are gathered.
+        in the company of the latest such ones, mostly by statistics that slide along with them, and every `window` of
+        them, of one size, make one adaptation step; a larger batch is a step of its own. Where images do not meet in
+        statistics, only single ones are gathered.
     nonfinite_limit, on_nonfinite: after so many unusable batches in a row, return to the source or raise.
     callbacks: called with (adapter, record) after every adapting call; the step is done by then, and stays done when
         one of them raises.
@@ -282,7 +286,8 @@ class Adapter(Holder):
     def _answer(self, turn: Turn, session: Session, *, counts: bool = False) -> Tensor:
         """Answer from the session as it is; only where it `counts` is that a draft that may change."""
         logits, left = self._asked(turn, session)
-        logits = self.answered(logits, self.reference(turn, session, self.network), session, counts=counts)
+        if self.policies_answer:
+            logits = self.answered(logits, self.reference(turn, session, self.network), session, counts=counts)
         if counts:
             session.sliding = left
         return logits
@@ -408,12 +413,8 @@ class Adapter(Holder):
         return self.network.statistics.sliding(before, self.share(turn), normalizes=turn.slides)
 
     def share(self, turn: Turn) -> float:
-        """What the images of a pass count for in sliding statistics.
-
-        Of two windows: layers normalised by what others left do not make up for each other's noise, as those do that
-        get all images at once, and it takes a longer memory to be as good.
-        """
-        return min(1.0, len(turn.images) / (2 * self.window))
+        """What the images of a pass count for in sliding statistics."""
+        return min(1.0, len(turn.images) / (_MEMORY * self.window))
 
     def _forward(self, images: Tensor, draft: Session, sliding: SlidingPass | None) -> tuple[Forward, dict[str, Any]]:
         """The pass that answers, and what policies saw of it; images and logits are judged in one fetch."""

@@ -215,7 +215,7 @@ class _LayerByStream:
             shift = torch.addcmul(bias, mean, scale, value=-1.0)
             shape = (len(inputs), -1, *(1,) * (inputs.dim() - 2))
             scale, shift = (current.of_rows(values, len(inputs)).view(shape) for values in (scale, shift))
-            return torch.addcmul(shift, inputs, scale)
+            return torch.addcmul(shift, inputs, scale).to(inputs.dtype)
         mean, variance = self._running
         alone = (True,) * len(sizes) if module.running_mean is not None else current.alone
         if inputs[0].numel() == inputs.shape[1] and any(

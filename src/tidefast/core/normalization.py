@@ -189,7 +189,8 @@ class Statistics:
             return
         images = inputs[0] if inputs else next(iter(named.values()))
         statistics = sliding.moved(layer, moments(images, (0, *range(2, images.dim()))))
-        if sliding.normalizes:
+        if sliding.normalizes:  # in the type that the kernel wants beside the layer's own numbers
+            statistics = statistics.to(images.dtype if layer.weight is None else layer.weight.dtype)
             layer._buffers.update(zip(_RUNNING, statistics, strict=True))
 
     def unhook(self) -> None:
