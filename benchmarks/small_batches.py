@@ -2,10 +2,12 @@
 
     python benchmarks/small_batches.py
     python benchmarks/small_batches.py --clients 1 2 4 16
+    python benchmarks/small_batches.py --memory 0 1 2 4 --stream drift --seeds 11 12 13 14
 
 bundled-resnet, ROID + ASR and batch statistics alone, clean images, the same ones in batches of every size. With
 `--clients`, so many clients of one stream each send one image after the other to a service, which makes batches of
-those that wait.
+those that wait. With `--memory`, batches smaller than the window are gathered and sliding statistics remember so many
+windows, mean over the streams of the seeds; 0: there are none, and every answer is a pass over the window.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import argparse
 import asyncio
 import functools
 import itertools
+import statistics
 import tempfile
 from pathlib import Path
 
@@ -22,9 +25,11 @@ import torch
 from serving import Connection, Levels, adapt, serving
 
 import tidefast
+from tidefast import adapter as adapting
 from tidefast import models, streams
 
 SIZES = (1, 2, 3, 4, 8, 16, 64)
+SLIDING = (1, 2, 4, 8)
 CONTESTANTS = {"batch statistics": ("batchnorm", "never"), "ROID + ASR": ("roid", "asr")}
 GATHERED = {"single ones gathered": 2, "fewer than 4 gathered (adapt)": 4, "fewer than 16 gathered (serve)": 16}
 
@@ -35,10 +40,14 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=1280)
     parser.add_argument("--stream", default="clean")
     parser.add_argument("--clients", type=int, nargs="+", help="ask a service, with so many clients at a time")
+    parser.add_argument("--memory", type=int, nargs="+", help="of sliding statistics, in windows")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[43], help="with --memory: of the streams")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    batches = list(streams.make(options.stream, steps=options.images // 64, batch=64, seed=43))
-    images, labels = torch.cat([b.images for b in batches]), torch.cat([b.labels for b in batches])
+    if options.memory:
+        remembering(options.memory, [shown(options.stream, options.images, seed) for seed in options.seeds])
+        return
+    images, labels = shown(options.stream, options.images, 43)
     source = share(models.load("bundled-resnet")(images), labels)
     columns = options.clients or SIZES
     unit = "clients" if options.clients else "images a batch"
@@ -52,6 +61,33 @@ def main() -> None:
             else:
                 cells = [f"{over(images, labels, size, method, reset, felt(size, gather)):.1f}" for size in columns]
             print(f"| {name}, {title} | " + " | ".join(cells) + " |", flush=True)
+
+
+def shown(stream: str, images: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Images and labels of a stream."""
+    batches = list(streams.make(stream, steps=images // 64, batch=64, seed=seed).batches())
+    return torch.cat([b.images for b in batches]), torch.cat([b.labels for b in batches])
+
+
+def remembering(memories: list[int], each: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """Print a table of what the memory of sliding statistics is worth."""
+    print("| accuracy, % by images a batch | " + " | ".join(map(str, SLIDING)) + " |")
+    print("| --- |" + " ---: |" * len(SLIDING))
+    for name, (method, reset) in CONTESTANTS.items():
+        for memory in memories:
+            cells = [
+                f"{statistics.mean(gathered(*given, size, method, reset, memory) for given in each):.1f}"
+                for size in SLIDING
+            ]
+            title = f"{memory} windows" if memory else "every answer a pass over the window"
+            print(f"| {name}, {title} | " + " | ".join(cells) + " |", flush=True)
+
+
+def gathered(images: torch.Tensor, labels: torch.Tensor, size: int, method: str, reset: str, memory: int) -> float:
+    """Accuracy in percent over batches of `size` that are gathered, with another memory of sliding statistics."""
+    adapter = tidefast.adapt(models.load("bundled-resnet"), method, reset=reset, gather=16)
+    adapter._slides, adapting._MEMORY = memory > 0, memory
+    return share(torch.cat([adapter(part) for part in images.split(size)]), labels)
 
 
 def felt(size: int, gather: int) -> int:

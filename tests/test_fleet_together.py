@@ -119,6 +119,10 @@ def same_as_alone(model: nn.Module, given: dict, tolerance: float, steps: int = 
         torch.testing.assert_close(session.moments, other.moments, rtol=tolerance, atol=tolerance)
         assert session.group == other.group
         assert (session.fresh, session.num_classes) == (other.fresh, other.num_classes)
+        assert (session.sliding is None) == (other.sliding is None)
+        torch.testing.assert_close(
+            tuple(session.sliding or ()), tuple(other.sliding or ()), rtol=10 * tolerance, atol=10 * tolerance
+        )
         for owner, state in other.states.items():
             torch.testing.assert_close(
                 dict(session.states[owner]), dict(state), rtol=10 * tolerance, atol=10 * tolerance
@@ -277,9 +281,9 @@ def passes(monkeypatch) -> list[tuple[int, ...]]:
     held: list[tuple[int, ...]] = []
     own = JointNetwork.__call__
 
-    def watched(self, images, values, sizes, alone=None):
+    def watched(self, images, values, sizes, *others):
         held.append(tuple(sizes))
-        return own(self, images, values, sizes, alone)
+        return own(self, images, values, sizes, *others)
 
     monkeypatch.setattr(JointNetwork, "__call__", watched)
     return held

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
+from torch import nn
 
 import tidefast
-from tidefast import bench, models, serve, streams
+from tidefast import bench, models, resets, serve, streams
+from tidefast.core.snapshot import read, write
 from tidefast.paper.scale import MiniScale
-from tidefast.testing import small_network
+from tidefast.testing import quick_adapter, small_network
 
 
 def network(norm: str = "batch"):
@@ -78,6 +82,165 @@ def test_a_gathered_window_is_resumed_bit_for_bit(tmp_path):
     for part in parts[5:]:
         assert torch.equal(one(part), two(part))
     assert torch.equal(one.network.arena.values, two.network.arena.values)
+
+
+# -- sliding statistics ------------------------------------------------------------------------------------------
+
+
+def passed_by(adapter: tidefast.Adapter, shown) -> list[int]:
+    """How many images pass the network in each of some calls."""
+    counts: list[int] = []
+    hook = adapter.network.module.register_forward_pre_hook(lambda module, inputs: counts.append(len(inputs[0])))
+    totals = []
+    for part in shown:
+        counts.clear()
+        adapter(part)
+        totals.append(sum(counts))
+    hook.remove()
+    return totals
+
+
+def test_once_a_window_has_passed_few_images_pass_alone():
+    adapter = tidefast.adapt(network(), "tent", window=8)
+    assert passed_by(adapter, images(24).split(1)) == [*range(1, 8), 8, *[1] * 7, 8, *[1] * 7, 8]
+    adapter = tidefast.adapt(network(), "tent", window=8)
+    assert passed_by(adapter, images(24).split(3)) == [3, 6, 8, 9, 3, 3, 9, 3]
+
+
+def test_sliding_statistics_are_means_in_which_images_count_for_their_share_of_two_windows():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.BatchNorm2d(3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 10)).double().eval()
+    adapter, shown = tidefast.adapt(model, "batchnorm", window=4), images(14).double()
+    mean = squares = torch.zeros(3, dtype=torch.float64)
+    for number, image in enumerate(shown.split(1), 1):
+        answer = adapter(image)
+        window = number % 4 == 0
+        passed = shown[number - 4 : number] if window else image
+        share = 1.0 if number == 4 else 0.5 if window else 0.125
+        mean = mean + share * (passed.mean((0, 2, 3)) - mean)
+        squares = squares + share * (passed.square().mean((0, 2, 3)) - squares)
+        if number > 4 and not window:
+            normalized = (image - mean[:, None, None]) / (squares - mean**2 + 1e-5).sqrt()[:, None, None]
+            expected = model[3](normalized.mean((2, 3)))
+            torch.testing.assert_close(answer, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_what_a_method_makes_of_a_batch_of_logits_it_makes_of_the_latest_ones():
+    adapter, plain = tidefast.adapt(network(), "roid", window=8), tidefast.adapt(network(), "tent", window=8)
+    plain.optimizer.param_groups[0]["lr"] = adapter.optimizer.param_groups[0]["lr"] = 0.0
+    adapter.method.__dict__["source_momentum"] = 1.0
+    seen = []
+    for image in images(30).split(1):
+        answer = adapter(image)
+        plain(image)
+        seen.append(plain._session.sliding)
+    torch.testing.assert_close(answer, adapter.method.output(seen[-1].logits)[-1:])
+    assert len(seen[-1].logits) == 8
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_predicting_leaves_sliding_statistics_and_says_what_a_call_would(tmp_path, size: int):
+    adapter = tidefast.adapt(network(), "roid", reset="asr", window=8)
+    for part in images(15).split(3):
+        adapter(part)
+    adapter.save(tmp_path / "before")
+    expected = adapter.predict(images(size, 1))
+    adapter.save(tmp_path / "after")
+    assert (tmp_path / "before").read_bytes() == (tmp_path / "after").read_bytes()
+    assert torch.equal(adapter(images(size, 1)), expected)
+
+
+def test_a_pass_that_is_interrupted_leaves_sliding_statistics_and_layers_as_they_were(tmp_path):
+    one, two = (tidefast.adapt(network(), "tent", window=8) for _ in range(2))
+    layer = [module for module in one.network.module.modules() if isinstance(module, nn.BatchNorm2d)][-1]
+    for number, part in enumerate(images(30).split(1)):
+        hook = layer.register_forward_hook(functools.partial(_interrupt, KeyboardInterrupt if number % 2 else OSError))
+        for call in (one, one.predict):
+            with pytest.raises((KeyboardInterrupt, OSError)):
+                call(part)
+        hook.remove()
+        assert torch.equal(one(part), two(part))
+    one.save(tmp_path / "one")
+    two.save(tmp_path / "two")
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+    assert not any(module._forward_pre_hooks for module in one.network.module.modules())
+
+
+def _interrupt(error: type[BaseException], *_: object) -> None:
+    raise error("in the middle")
+
+
+def test_unusable_images_leave_sliding_statistics():
+    one, two = (tidefast.adapt(network(), "tent", window=8) for _ in range(2))
+    for part in images(12).split(1):
+        one(part)
+        two(part)
+    assert torch.isfinite(one(images(1) * torch.nan)).all()
+    assert torch.equal(one(images(1, 2)), two(images(1, 2)))
+
+
+@pytest.mark.parametrize("ending", ["a reset", "a larger batch"])
+def test_where_the_network_has_changed_otherwise_the_window_passes_it_again(ending: str):
+    adapter = tidefast.adapt(
+        network(), "tent", window=8, reset=resets.Periodic(every=3) if ending == "a reset" else None
+    )
+    passed_by(adapter, images(23).split(1))
+    if ending == "a reset":
+        assert passed_by(adapter, images(1)[None]) == [8]
+        assert adapter.last.reset_fraction == 1.0
+    else:
+        adapter(images(16))
+    assert passed_by(adapter, images(2, 1).split(1)) == [8, 1]
+
+
+@pytest.mark.parametrize("method", ["santa", "cotta"])
+def test_methods_of_several_passes_keep_the_company_of_few_images(method: str):
+    adapter = quick_adapter(network(), method, window=8)
+    assert min(passed_by(adapter, images(23).split(1))[7:]) >= 8
+
+
+@pytest.mark.parametrize("promise", [{"budget": 0.1}, {"alpha": 0.1}])
+def test_answers_that_are_compared_with_the_references_are_given_in_its_company(promise: dict):
+    adapter = tidefast.adapt(network(), "tent", window=8, reset=resets.Guard(**promise, belief=0.0))
+    assert min(passed_by(adapter, images(23).split(1))[7:]) == 16
+
+
+def test_networks_in_half_precision_and_passes_under_autocast_slide_too():
+    halved = tidefast.adapt(network().bfloat16(), "batchnorm", window=8)
+    assert passed_by(halved, images(12).bfloat16().split(1))[8:] == [1] * 4
+    joint = tidefast.Fleet(network(), "tent", window=8)
+    alone = tidefast.adapt(network(), "tent", window=8)
+    with torch.autocast("cpu", torch.bfloat16):
+        for image in images(12).split(1):
+            answers, expected = joint.adapt({"a": image, "b": image}), alone(image)
+    torch.testing.assert_close(answers["a"], expected, rtol=0.05, atol=0.05)
+
+
+def test_a_layer_that_runs_twice_has_no_statistics_that_could_slide():
+    torch.manual_seed(0)
+    norm = nn.BatchNorm2d(3)
+    model = nn.Sequential(norm, nn.Conv2d(3, 3, 3), norm, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 10))
+    adapter = tidefast.adapt(model, "tent", window=4)
+    assert passed_by(adapter, images(12).split(1)) == [1, 2, 3, *[4] * 9]
+
+
+def test_an_older_file_begins_with_the_company(tmp_path):
+    one, two = (tidefast.adapt(network(), "tent", window=8) for _ in range(2))
+    passed_by(one, images(20).split(1))
+    one.save(tmp_path / "new")
+    tensors, content = read(tmp_path / "new", "adapter")
+    kept = {name: tensor for name, tensor in tensors.items() if not name.startswith("sliding.")}
+    assert len(kept) == len(tensors) - 2
+    write(tmp_path / "old", "adapter", kept, content)
+    two.load(tmp_path / "old")
+    assert passed_by(two, images(2, 1).split(1)) == [8, 1]
+
+
+def test_streams_that_sleep_wake_with_their_sliding_statistics():
+    asleep, awake = (tidefast.Fleet(network(), "roid", reset="asr", window=8, resident=n) for n in (1, 9))
+    for number, part in enumerate(images(60).split(1)):
+        name = "ab"[number % 2]
+        assert torch.equal(asleep[name](part), awake[name](part))
 
 
 @pytest.mark.slow

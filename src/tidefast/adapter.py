@@ -20,7 +20,8 @@ from tidefast.core.holder import Holder
 from tidefast.core.network import Network
 from tidefast.core.optim import OptimizerFactory
 from tidefast.core.record import Callback, StepRecord
-from tidefast.core.session import Session
+from tidefast.core.session import Session, SlidingWindow
+from tidefast.core.sliding import SlidingPass
 from tidefast.core.specification import Given
 from tidefast.core.state import State
 from tidefast.core.step import Forward, Objective, Reference, Step
@@ -37,6 +38,9 @@ from tidefast.resets.never import Never
 
 _log = logging.getLogger("tidefast")
 _FEW = 4  # fewer are gathered: their statistics would be noise, and nobody steps so by hand
+_MEMORY = 2
+"""Windows of images that sliding statistics remember. Layers normalised by what others left do not make up for each
+other's noise, as they do in one pass over all images, and it takes a longer memory to be as good."""
 _OVERFLOW = "non-finite parameters after the update"
 
 
@@ -52,6 +56,10 @@ class Turn(NamedTuple):
     recent: Tensor | None
     """`Session.recent` and `Session.fresh` afterwards."""
     fresh: int
+    slides: bool = False
+    """Whether the statistics of those before them stand for their company."""
+    is_window: bool = False
+    """Whether the pass is over a whole window, for which its statistics may stand."""
 
 
 class Adapter(Holder):
@@ -68,8 +76,9 @@ class Adapter(Holder):
     source: source data, for methods that need any: a loader, tensors, or a file saved by `tidefast.prepare`.
     seed: of the method's randomness, 0 when left out; step k draws the same numbers whatever came before.
     gather, window: batches of fewer than `gather` images (4 when left out), if statistics are the batch's, are answered
-        in the company of the latest such ones, and every `window` of them, of one size, make one adaptation step; a
-        larger batch is a step of its own. Where images do not meet in statistics, only single ones are gathered.
+        in the company of the latest such ones, mostly by statistics that slide along with them, and every `window` of
+        them, of one size, make one adaptation step; a larger batch is a step of its own. Where images do not meet in
+        statistics, only single ones are gathered.
     nonfinite_limit, on_nonfinite: after so many unusable batches in a row, return to the source or raise.
     callbacks: called with (adapter, record) after every adapting call; the step is done by then, and stays done when
         one of them raises.
@@ -121,12 +130,20 @@ class Adapter(Holder):
         self.policies = {**({} if own is None else {"own_reset": own}), "reset": self.policy}
         """The method's own reset rule, where it has one, and the policy, named like the states of a session."""
         self._answering = {n: policy for n, policy in self.policies.items() if type(policy).answer is not Reset.answer}
+        compared = any(policy.compares_answers for policy in self.policies.values())
         self.measures = {name: what for policy in self.policies.values() for name, what in policy.measures.items()}
         """What a record's `measurements` may hold, by name: the method's own reset rule's and the policy's."""
         self.callbacks, self.window, self.gather = list(callbacks), window, _FEW if gather is None else gather
         self._told_of_few = gather is not None  # who chooses knows
         self.nonfinite_limit, self.on_nonfinite = nonfinite_limit, on_nonfinite
         network = configured(model, self.method, self.policy)
+        self._slides = (
+            answering.is_one_pass(type(self.method))
+            and network.statistics.needs_batch
+            and network.model is network.module  # a compiled one would be compiled anew
+            and window > 1
+            and not compared
+        )
         self.preparation = constants_for(network, self.method, self.policy, source)
         self.constants = network.constants = self.preparation.tensors
         start = self.method.start(self.constants)
@@ -174,7 +191,7 @@ class Adapter(Holder):
             images = self.network.admit(images)
             self._busy = True
             try:
-                logits = self._answer(images, self._session, counts=False)
+                logits = self._answer(self.turn(answering.readable(images), self._session, adapt=False), self._session)
                 self._busy = False
             except BaseException:
                 self._recover()
@@ -242,7 +259,8 @@ class Adapter(Holder):
             draft = self._begin()
             draft.step -= 1  # it is no step
             try:
-                logits, reference = self._asked(images, draft)
+                turn = self.turn(images, draft, adapt=False)
+                (logits, _), reference = self._asked(turn, draft), self.reference(turn, draft, self.network)
                 known = require_classes("labels", labels, len(images), logits.shape[1]).to(logits.device)
                 result = self.policy.feedback(logits, reference(), known, self.states_of(draft, logits)["reset"])
                 self._commit(draft)
@@ -251,26 +269,36 @@ class Adapter(Holder):
                 raise
         return result
 
-    def company(self, images: Tensor, session: Session) -> Tensor:
-        """The images that a pass must have to answer some: few of them among the latest that were gathered."""
-        coupled = len(images) < self.gather and self.network.statistics.needs_batch
-        return answering.joined(session.recent, images, max(self.window, len(images))) if coupled else images
+    @torch.no_grad()
+    def passed(self, turn: Turn, session: Session) -> tuple[Tensor, SlidingWindow | None]:
+        """Logits for the images of a turn that makes no step, and what stands for the latest images afterwards."""
+        sliding = self._sliding_pass(turn, session)
+        logits = answering.run(self.method, self.method.predict, self.network, turn.images, session, sliding)
+        return logits, answering.left_by(sliding, session.sliding, logits, self.window)
 
-    def _asked(self, images: Tensor, session: Session) -> tuple[Tensor, Reference]:
-        """What the method answers from the session as it is, and what gives the reference's answer."""
-        images = answering.readable(images)
-        asked = self.company(images, session)
-        return answering.answer(self.method, self.network, asked, len(images), session)
+    def _asked(self, turn: Turn, session: Session) -> tuple[Tensor, SlidingWindow | None]:
+        """What the method answers from the session as it is, and what stands for the latest images afterwards."""
+        logits, left = self.passed(turn, session)
+        return answering.output(self.method, logits, left)[-turn.answers :], left
 
-    def _answer(self, images: Tensor, session: Session, *, counts: bool, answers: int | None = None) -> Tensor:
-        """Answer from the session as it is; of images that belong together only the last `answers`."""
-        logits, reference = self._asked(images, session)
-        last = slice(-(answers or len(images)), None)
+    def reference(self, turn: Turn, session: Session, network: Network) -> Reference:
+        """What gives the answers of the network that does not adapt; images whose company slides pass in it again."""
+        asked = self._company(turn.images, session) if turn.slides else turn.images
+        return answering.unadapted(network, asked, turn.answers)
 
-        def unadapted(*, running_statistics: bool = False) -> Tensor:
-            return reference(running_statistics=running_statistics)[last]
+    def _answer(self, turn: Turn, session: Session, *, counts: bool = False) -> Tensor:
+        """Answer from the session as it is; only where it `counts` is that a draft that may change."""
+        logits, left = self._asked(turn, session)
+        if self.policies_answer:
+            logits = self.answered(logits, self.reference(turn, session, self.network), session, counts=counts)
+        if counts:
+            session.sliding = left
+        return logits
 
-        return self.answered(logits[last], unadapted, session, counts=counts)
+    @property
+    def policies_answer(self) -> bool:
+        """Whether a policy has a say in what is answered."""
+        return bool(self._answering)
 
     def answered(self, logits: Tensor, reference: Reference, session: Session, *, counts: bool) -> Tensor:
         """What the policies make of an answer; only where it `counts` is the session a draft that may change."""
@@ -287,21 +315,42 @@ class Adapter(Holder):
             draft.states = self._declare(draft.num_classes)
         return draft.states
 
-    def turn(self, images: Tensor, session: Session) -> Turn:
-        """What becomes of finite images in an adapting call: few are gathered, and every `window` of them is a step."""
+    def turn(self, images: Tensor, session: Session, *, adapt: bool = True) -> Turn:
+        """What becomes of finite images: in an adapting call few are gathered, and every `window` of them is a step."""
         coupled = self.network.statistics.needs_batch
         lone = len(images) == 1 and len(self.network.arena) > 0
+        if not adapt:
+            few = coupled and len(images) < self.gather
+            return self._waiting(images, session, session.recent, session.fresh, few)
         if len(images) >= self.gather or not (coupled or lone):
             if coupled and not self._told_of_few and session.last is None and len(images) < self.window:
                 self._tell_of_few(len(images))
             return Turn(images, len(images), True, session.recent, session.fresh)
         if session.recent is None and len(images) > 1:  # without company they are what there is
-            return Turn(images, len(images), True, images.clone(), session.fresh)
+            return Turn(images, len(images), True, images.clone(), session.fresh, is_window=self._may_slide(images))
         fresh = session.fresh + len(images)
         recent = answering.joined(session.recent, images, max(self.window, fresh))
         if fresh >= self.window:
-            return Turn(recent, len(images), True, recent[-self.window :], 0)
-        return Turn(recent if coupled else images, len(images), False, recent, fresh)
+            is_window = self._may_slide(recent)
+            return Turn(recent, len(images), True, recent[-self.window :], 0, is_window=is_window)
+        return self._waiting(images, session, recent, fresh, coupled)
+
+    def _waiting(self, images: Tensor, session: Session, recent: Tensor | None, fresh: int, few: bool) -> Turn:
+        """Images that make no step: `few` are answered in their company, or by what stands for it."""
+        slides = few and session.sliding is not None
+        if slides and session.recent is not None:
+            answering.require_one_size(session.recent, images)
+        asked = self._company(images, session) if few and not slides else images
+        is_window = few and not slides and self._may_slide(asked)
+        return Turn(asked, len(images), False, recent, fresh, slides, is_window)
+
+    def _company(self, images: Tensor, session: Session) -> Tensor:
+        """Few images behind the latest that were gathered."""
+        return answering.joined(session.recent, images, max(self.window, len(images)))
+
+    def _may_slide(self, images: Tensor) -> bool:
+        """Whether a pass over these images can stand for them."""
+        return self._slides and len(images) >= self.window
 
     def _tell_of_few(self, size: int) -> None:
         self._told_of_few = True
@@ -314,12 +363,12 @@ class Adapter(Holder):
 
     def _take(self, images: Tensor, draft: Session) -> tuple[Tensor, StepRecord]:
         if len(images) < self.gather and not all_finite(images):
-            return self._adapt_or_refuse(images, draft, answers=len(images))
+            return self._adapt_or_refuse(Turn(images, len(images), True, draft.recent, draft.fresh), draft)
         turn = self.turn(images, draft)
         if turn.adapts:
             draft.recent, draft.fresh = turn.recent, turn.fresh
-            return self._adapt_or_refuse(turn.images, draft, answers=turn.answers)
-        logits = self._answer(images, draft, counts=True)
+            return self._adapt_or_refuse(turn, draft)
+        logits = self._answer(turn, draft, counts=True)
         draft.recent, draft.fresh = turn.recent, turn.fresh
         return logits, self.waiting(draft)
 
@@ -327,18 +376,20 @@ class Adapter(Holder):
         """The record of a call whose images wait for their window."""
         return StepRecord(draft.step, skipped=f"window holds {draft.fresh} of {self.window} images")
 
-    def _adapt_or_refuse(self, images: Tensor, draft: Session, *, answers: int) -> tuple[Tensor, StepRecord]:
-        """A step on `images`, of which the last `answers` are to be answered."""
+    def _adapt_or_refuse(self, turn: Turn, draft: Session) -> tuple[Tensor, StepRecord]:
+        """A step, or what there is in the place of one."""
         try:
-            return self._adapt(images, draft, answers)
+            return self._adapt(turn, draft)
         except UnusableError as reason:
-            return self._refuse(str(reason), images, draft, answers)
+            return self._refuse(str(reason), turn, draft)
 
-    def _adapt(self, images: Tensor, draft: Session, answers: int) -> tuple[Tensor, StepRecord]:
+    def _adapt(self, turn: Turn, draft: Session) -> tuple[Tensor, StepRecord]:
         """The step: one pass answers, the method makes a gradient of it, the optimiser moves, the policies judge."""
         arena, method = self.network.arena, self.method
-        forward, watched = self._forward(images, draft)
-        step = self.begun(self.network, self.optimizer, images, forward, draft, watched)
+        sliding = self._sliding_pass(turn, draft)
+        forward, watched = self._forward(turn.images, draft, sliding)
+        left = answering.left_by(sliding, draft.sliding, forward.logits, self.window)
+        step = self.begun(self.network, self.optimizer, turn.images, forward, draft, watched)
         arena.zero_gradients()
         objective = step.objective = method.gradient(step, draft.states["method"])
         for values in (arena.gradients, objective.loss):
@@ -352,12 +403,23 @@ class Adapter(Holder):
                 self.optimizer.step()
                 method.after_step(step, draft.states["method"])
                 step.checks.add(_OVERFLOW, arena.values)
-            return self.judged(step, objective, draft, answers)
+            return self.judged(step, objective, draft, turn.answers, left)
         except Exception:
             step.checks.fetch()  # what fails on numbers that are not finite is an unusable batch
             raise
 
-    def _forward(self, images: Tensor, draft: Session) -> tuple[Forward, dict[str, Any]]:
+    def _sliding_pass(self, turn: Turn, session: Session) -> SlidingPass | None:
+        """What a pass does to sliding statistics, where it does anything."""
+        if not (turn.slides or turn.is_window):
+            return None
+        before = None if session.sliding is None else session.sliding.statistics
+        return self.network.statistics.sliding(before, self.share(turn), normalizes=turn.slides)
+
+    def share(self, turn: Turn) -> float:
+        """What the images of a pass count for in sliding statistics."""
+        return min(1.0, len(turn.images) / (_MEMORY * self.window))
+
+    def _forward(self, images: Tensor, draft: Session, sliding: SlidingPass | None) -> tuple[Forward, dict[str, Any]]:
         """The pass that answers, and what policies saw of it; images and logits are judged in one fetch."""
         checks = Checks()
         checks.add("non-finite images", images)
@@ -366,7 +428,7 @@ class Adapter(Holder):
         try:
             with torch.set_grad_enabled(len(self.network.arena) > 0), contextlib.ExitStack() as stack:
                 watched = {n: stack.enter_context(policy.watching(self.network)) for n, policy in self.policies.items()}
-                result = answering.run(self.method, self.method.forward, self.network, images, draft)
+                result = answering.run(self.method, self.method.forward, self.network, images, draft, sliding)
         except Exception:
             checks.fetch()
             raise
@@ -410,8 +472,13 @@ class Adapter(Holder):
         for name, policy in self.policies.items():
             policy.adjust_gradient(step, draft.states[name])
 
-    def judged(self, step: Step, objective: Objective, draft: Session, answers: int) -> tuple[Tensor, StepRecord]:
-        """The answer to the last `answers` images, and the record, after the policies had their way with the step."""
+    def judged(
+        self, step: Step, objective: Objective, draft: Session, answers: int, left: SlidingWindow | None
+    ) -> tuple[Tensor, StepRecord]:
+        """The answer to the last `answers` images, and the record, after the policies had their way with the step.
+
+        left: what stands for the images; not for long, where the network that they passed is reset.
+        """
 
         def unadapted(*, running_statistics: bool = False) -> Tensor:
             return answering.usable(step.source_logits(running_statistics=running_statistics)[-answers:])
@@ -422,6 +489,7 @@ class Adapter(Holder):
         verdict = verdicts.ask(self.policies, step, draft.states, self.measures)
         assert step.optimizer is not None
         verdicts.carry_out(verdict, step.network.arena, draft.states, step.optimizer)
+        draft.sliding = left if verdict.cut is None else None
         draft.nonfinite = 0
         record = StepRecord(
             step=draft.step,
@@ -432,7 +500,7 @@ class Adapter(Holder):
         )
         return logits, record
 
-    def _refuse(self, reason: str, images: Tensor, draft: Session, answers: int) -> tuple[Tensor, StepRecord]:
+    def _refuse(self, reason: str, turn: Turn, draft: Session) -> tuple[Tensor, StepRecord]:
         """Answer a batch that must not reach the parameters; after too many in a row, do what was configured."""
         self._undo()
         draft.states, draft.num_classes = self._draft().states, self._session.num_classes
@@ -440,6 +508,8 @@ class Adapter(Holder):
         too_many = count >= self.nonfinite_limit
         draft.nonfinite = 0 if too_many else count
         back = reason == _OVERFLOW or (too_many and self.on_nonfinite == "reset")
+        if back:
+            draft.sliding = None
         if back and draft.states:
             verdicts.carry_out(Verdict(cut=0), self.network.arena, draft.states, self.optimizer)
         record = StepRecord(draft.step, nonfinite=count, skipped=reason, reset_fraction=float(back))
@@ -452,4 +522,5 @@ class Adapter(Holder):
             )
         if too_many:
             _log.warning("%d batches in a row were unusable (the last: %s): back to the source model", count, reason)
-        return self._answer(images, draft, counts=False, answers=answers), record
+        again = self.turn(answering.readable(turn.images), draft, adapt=False)
+        return self._answer(again._replace(answers=turn.answers), draft), record

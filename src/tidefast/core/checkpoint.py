@@ -15,7 +15,7 @@ import tidefast
 from tidefast.core import optim, snapshot
 from tidefast.core.finite import all_finite
 from tidefast.core.network import Network
-from tidefast.core.session import Session
+from tidefast.core.session import Session, SlidingWindow
 from tidefast.core.state import State, Value
 from tidefast.errors import SnapshotError
 
@@ -63,6 +63,8 @@ def write(path: str | os.PathLike[str], session: Session, belongs: Mapping[str, 
     tensors.update({f"optimizer.{name}": value for name, value in moments.items()})
     if session.recent is not None:
         tensors["recent"] = session.recent
+    if session.sliding is not None:
+        tensors.update({f"sliding.{name}": tensor for name, tensor in session.sliding._asdict().items()})
     content = {
         "belongs": belongs,
         "tidefast": tidefast.__version__,
@@ -103,6 +105,9 @@ def _fitted(path: object, tensors: Mapping[str, Tensor], content: Mapping[str, A
     moved = {name: tensor if name in counts else tensor.to(device) for name, tensor in tensors.items()}
     values = moved.pop("arena")
     recent = moved.pop("recent", None)
+    sliding: SlidingWindow | None = None
+    if "sliding.statistics" in moved:  # older files have none
+        sliding = SlidingWindow(moved.pop("sliding.statistics"), moved.pop("sliding.logits"))
     moments = {n.removeprefix("optimizer."): moved.pop(n) for n in list(moved) if n.startswith("optimizer.")}
     states = {} if num_classes is None else origin.declare(num_classes)
     stored: dict[str, dict[str, Value]] = {owner: dict(content["state"][owner]) for owner in states}
@@ -122,7 +127,9 @@ def _fitted(path: object, tensors: Mapping[str, Tensor], content: Mapping[str, A
     settings = dict(content["optimizer"])
     state_of, group = optim.unnamed(moments, settings, origin.group)
     _, began = optim.unnamed({}, dict(content.get("began", settings)), origin.group)  # older files have the latest only
-    return Session(values, state_of, group, began, states, num_classes, step, seed, None, nonfinite, recent, fresh)
+    return Session(
+        values, state_of, group, began, states, num_classes, step, seed, None, nonfinite, recent, fresh, sliding
+    )
 
 
 def configuration(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -250,6 +250,7 @@ class Holder(ABC):
             nonfinite=0,
             recent=None,
             fresh=0,
+            sliding=None,
         )
 
     def _at_rest(self, session: Session) -> Session:

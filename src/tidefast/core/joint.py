@@ -15,6 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from tidefast.core.arena import ArenaRow
 from tidefast.core.network import Network
+from tidefast.core.sliding import SlidingPass, moments
 
 _PLAIN_BATCH_NORM = _BatchNorm.forward
 _PLAIN_OF_EACH_IMAGE = (nn.LayerNorm.forward, nn.GroupNorm.forward)
@@ -32,8 +33,11 @@ class _PassByStream:
     """Of each tensor of the arena those of every stream [streams, numbers]."""
     sizes: tuple[int, ...]
     """Images of each stream."""
+    device: torch.device
     alone: tuple[bool, ...]
     """Whether a stream's images are normalised by the source's statistics: one alone has none of its own."""
+    sliding: SlidingPass | None
+    """What the pass does to the streams' sliding statistics [2, streams, channels]."""
     seen: set[int] = field(default_factory=set)
     """Layers that have run."""
 
@@ -41,7 +45,29 @@ class _PassByStream:
     def owners(self) -> Tensor:
         """Of each image the number of its stream; counted on the host, so that nobody waits for a device."""
         numbers = torch.arange(len(self.sizes), device="cpu").repeat_interleave(torch.tensor(self.sizes, device="cpu"))
-        return numbers.to(self.values[0].device, non_blocking=True)
+        return numbers.to(self.device, non_blocking=True)
+
+    @functools.cached_property
+    def shares(self) -> Tensor:
+        """Of each image in its stream's mean [streams, images]."""
+        own = functional.one_hot(self.owners, len(self.sizes)).T.double()
+        return own / own.sum(1, keepdim=True)
+
+    def of_rows(self, values: Tensor, rows: int) -> Tensor:
+        """Of each row, of which an image may have several, its stream's values [streams, ...]."""
+        if rows == len(self.sizes):
+            return values
+        return values.index_select(0, self.owners.repeat_interleave(rows // len(self.owners)))
+
+    def of_streams(self, moments: Tensor) -> Tensor:
+        """Means and variances [2, streams, channels] of rows that have these ones [2, rows, channels]."""
+        rows = moments.shape[1]
+        if rows == len(self.sizes):
+            return moments
+        each = rows // len(self.owners)
+        shares = (self.shares.repeat_interleave(each, 1) / each).to(moments.dtype)
+        mean = shares @ moments[0]
+        return torch.stack([mean, shares @ (moments[1] + (moments[0] - self.of_rows(mean, rows)).square_())])
 
 
 class JointNetwork:
@@ -92,12 +118,19 @@ class JointNetwork:
         return layers
 
     def __call__(
-        self, images: Tensor, values: Tensor, sizes: Sequence[int], alone: Sequence[bool] | None = None
+        self,
+        images: Tensor,
+        values: Tensor,
+        sizes: Sequence[int],
+        alone: Sequence[bool] | None = None,
+        sliding: SlidingPass | None = None,
     ) -> Tensor:
         """Logits [images, classes] of images that lie stream by stream, `sizes` of each, whose adapted parameters are
         the rows of `values`; gradients reach these."""
         of_source = tuple(alone) if alone is not None else (False,) * len(sizes)
-        self._current = _PassByStream(torch.split(values, self._lengths, 1), tuple(sizes), of_source)
+        self._current = _PassByStream(
+            torch.split(values, self._lengths, 1), tuple(sizes), images.device, of_source, sliding
+        )
         try:
             logits = self.network(images)
             if self._current.seen != self._layers:
@@ -174,14 +207,26 @@ class _LayerByStream:
         if weight is None or bias is None:
             return self._one_by_one(current, sizes, inputs)
         module._check_input_dim(inputs)
+        sliding = current.sliding
+        if sliding is not None and sliding.normalizes:
+            of_images = moments(inputs, range(2, inputs.dim()))
+            mean, variance = sliding.moved(module, current.of_streams(of_images))
+            scale = weight * torch.rsqrt(variance + module.eps)
+            shift = torch.addcmul(bias, mean, scale, value=-1.0)
+            shape = (len(inputs), -1, *(1,) * (inputs.dim() - 2))
+            scale, shift = (current.of_rows(values, len(inputs)).view(shape) for values in (scale, shift))
+            return torch.addcmul(shift, inputs, scale).to(inputs.dtype)
         mean, variance = self._running
         alone = (True,) * len(sizes) if module.running_mean is not None else current.alone
         if inputs[0].numel() == inputs.shape[1] and any(
             size == 1 and not own for size, own in zip(sizes, alone, strict=True)
         ):
             raise ValueError("one value of each channel has no variance")
-        run: Callable[..., Tensor] = _BatchNormOfEach.apply
-        return run(inputs, weight, bias, sizes, alone, mean, variance, module.eps)
+        run: Callable[..., tuple[Tensor, Tensor, Tensor]] = _BatchNormOfEach.apply
+        outputs, means, deviations = run(inputs, weight, bias, sizes, alone, mean, variance, module.eps)
+        if sliding is not None:
+            sliding.moved(module, torch.stack([means, deviations.pow(-2) - module.eps]))
+        return outputs
 
     def _norm_of_each_image(self, current: _PassByStream, sizes: list[int], inputs: Tensor) -> Tensor:
         """Statistics are each image's, so that only scale and shift are a matter of the stream."""
@@ -192,10 +237,9 @@ class _LayerByStream:
         else:
             normalized = functional.group_norm(inputs, module.num_groups, None, None, module.eps)
             between = ()
-        owners = current.owners.repeat_interleave(len(inputs) // len(current.owners))
 
         def of_images(values: Tensor) -> Tensor:
-            chosen = values.index_select(0, owners)
+            chosen = current.of_rows(values, len(inputs))
             behind = (1,) * (inputs.dim() - len(between) - chosen.dim())
             return chosen.reshape(len(chosen), *between, *values.shape[1:], *behind)
 
@@ -211,13 +255,19 @@ class _LayerByStream:
         module: Any = self._module
         resting, running = dict(module._parameters), vars(module).get("_buffers", {}).copy()
         values = {leaf: self._values(current, leaf) for leaf in self._own}
+        sliding = current.sliding if isinstance(module, _BatchNorm) else None
+        statistics: Sequence[Any] = [self._running] * len(sizes)
+        if sliding is not None:
+            own = [moments(part, (0, *range(2, part.dim()))) for part in torch.split(inputs, sizes)]
+            moved = sliding.moved(module, torch.stack(own, 1))
+            statistics = moved.unbind(1) if sliding.normalizes else statistics
         parts = []
         try:
             for stream, part in enumerate(torch.split(inputs, sizes)):
                 for leaf, of_streams in values.items():
                     module._parameters[leaf] = None if of_streams is None else of_streams[stream]
-                if isinstance(module, _BatchNorm) and current.alone[stream]:
-                    module.running_mean, module.running_var = self._running
+                if isinstance(module, _BatchNorm) and (current.alone[stream] or (sliding and sliding.normalizes)):
+                    module.running_mean, module.running_var = statistics[stream]
                 parts.append(self._forward(part, *others, **named))
                 module._buffers.update(running)
         finally:
@@ -230,7 +280,8 @@ class _BatchNormOfEach(torch.autograd.Function):
     """Batch normalisation of every stream's rows by their own statistics, scale and shift.
 
     One call of the kernel for each stream: what it reads and writes stays in the cache, sizes may differ, and the bits
-    are those of the layer alone. A single call that treats all streams at once was slower in every layout.
+    are those of the layer alone. A single call that treats all streams at once was slower in every layout. Besides the
+    outputs it gives each stream's means and inverse deviations [streams, channels].
     """
 
     @staticmethod
@@ -244,7 +295,7 @@ class _BatchNormOfEach(torch.autograd.Function):
         mean: Tensor | None,
         variance: Tensor | None,
         eps: float,
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor, Tensor]:
         outputs = torch.empty_like(inputs)
         means, deviations = torch.empty_like(weight), torch.empty_like(weight)
         rows = zip(weight.unbind(), bias.unbind(), means.unbind(), deviations.unbind(), strict=True)
@@ -268,11 +319,12 @@ class _BatchNormOfEach(torch.autograd.Function):
                 )
         ctx.save_for_backward(inputs, weight, mean, variance, means, deviations)
         ctx.sizes, ctx.alone, ctx.eps = sizes, alone, eps
-        return outputs
+        ctx.mark_non_differentiable(means, deviations)
+        return outputs, means, deviations
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         inputs, weight, mean, variance, *statistics = ctx.saved_tensors
         needed = [*ctx.needs_input_grad[:3]]
         rows = zip(weight.unbind(), *(values.unbind() for values in statistics), strict=True)

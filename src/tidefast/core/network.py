@@ -17,6 +17,7 @@ from tidefast.core.arena import Arena
 from tidefast.core.leaving import staying
 from tidefast.core.mode import modes_of
 from tidefast.core.normalization import Statistics
+from tidefast.core.sliding import SlidingPass
 from tidefast.core.snapshot import digest_of
 
 _COLOURS = 3
@@ -122,12 +123,13 @@ class Network:
         return images.clone() if images.is_inference() else images.detach()
 
     @contextmanager
-    def taking(self, images: Tensor) -> Iterator[None]:
-        """Around a pass on `images`: one alone has no batch statistics and gets the source's, and an error is explained
-        where they have another number of dimensions than the network's layers take."""
+    def taking(self, images: Tensor, sliding: SlidingPass | None = None) -> Iterator[None]:
+        """Around a pass on `images`: one alone has no batch statistics and gets the source's if there are no `sliding`
+        ones, and an error is explained where they have another number of dimensions than the network's layers take."""
         lone = len(images) == 1 and self.statistics.needs_batch
+        of_source = self.statistics.of_source() if lone else nullcontext()
         try:
-            with self.statistics.of_source() if lone else nullcontext():
+            with of_source if sliding is None else self.statistics.by(sliding):
                 yield
         except (RuntimeError, ValueError, IndexError) as error:
             rank = self.image_rank
@@ -143,6 +145,7 @@ class Network:
         for module, parameters in self._parameters:  # torch.func.functional_call puts others in their place
             module._parameters.update(parameters)
         self.arena.rest()
+        self.statistics.unhook()
         self._use_statistics()
         for mode, resting in self._modes:
             vars(mode).update(resting)

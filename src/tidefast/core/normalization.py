@@ -11,7 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+from torch.utils.hooks import RemovableHandle
 
+from tidefast.core.sliding import SlidingPass, moments
+
+_RUNNING = ("running_mean", "running_var")
 _KNOWN = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
 LAST_LAYERS = (
@@ -102,13 +106,15 @@ class Statistics:
             for module in model.modules()
             if isinstance(module, _NormBase)
         ]
-        self._couples = any(isinstance(layer.module, _BatchNorm) for layer in self._layers)
+        self._coupling = [(m.module, m.module.num_features) for m in self._layers if isinstance(m.module, _BatchNorm)]
         self._use: Callable[[], None] = self.use_source
+        self._sliding: SlidingPass | None = None
+        self._hooks: list[RemovableHandle] = []
 
     @property
     def needs_batch(self) -> bool:
         """Whether a lone sample cannot be normalised as configured."""
-        return self._couples and self._use == self.use_batch
+        return bool(self._coupling) and self._use == self.use_batch
 
     def source_buffers(self) -> list[Tensor]:
         """The source's running statistics."""
@@ -157,6 +163,41 @@ class Statistics:
             yield
         finally:
             use()
+
+    def sliding(self, before: Tensor | None, share: float | Tensor, *, normalizes: bool) -> SlidingPass:
+        """A pass that begins sliding statistics, or moves those of before it; see there."""
+        return SlidingPass(self._coupling, before, share, normalizes=normalizes)
+
+    @contextmanager
+    def by(self, sliding: SlidingPass) -> Iterator[None]:
+        """Around the pass."""
+        self._sliding = sliding
+        try:
+            for layer, _ in self._coupling:
+                hook = functools.partial(self._before_layer, sliding)
+                self._hooks.append(layer.register_forward_pre_hook(hook, with_kwargs=True))
+            yield
+        finally:
+            self.unhook()
+            for layer, _ in self._coupling:  # as `use_batch` left them
+                layer._buffers.update(dict.fromkeys(_RUNNING))
+
+    def _before_layer(
+        self, sliding: SlidingPass, layer: _NormBase, inputs: tuple[Tensor, ...], named: dict[str, Tensor]
+    ) -> None:
+        if sliding is not self._sliding:  # one whose end was interrupted
+            return
+        images = inputs[0] if inputs else next(iter(named.values()))
+        statistics = sliding.moved(layer, moments(images, (0, *range(2, images.dim()))))
+        if sliding.normalizes:  # in the type that the kernel wants beside the layer's own numbers
+            statistics = statistics.to(images.dtype if layer.weight is None else layer.weight.dtype)
+            layer._buffers.update(zip(_RUNNING, statistics, strict=True))
+
+    def unhook(self) -> None:
+        """No pass is under way any more."""
+        self._sliding = None
+        while self._hooks:
+            self._hooks.pop().remove()
 
 
 @torch.no_grad()

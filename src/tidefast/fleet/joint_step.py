@@ -20,7 +20,8 @@ from tidefast.core import optim
 from tidefast.core.finite import all_finite
 from tidefast.core.joint import InseparableError, JointNetwork, StreamNetwork
 from tidefast.core.record import StepRecord
-from tidefast.core.session import Session, cloned
+from tidefast.core.session import Session, SlidingWindow, cloned
+from tidefast.core.sliding import SlidingPass
 from tidefast.core.step import Asking, Forward, Objective, Step, Views, continued, needs_loss_scale
 from tidefast.methods import answering
 from tidefast.methods.base import Method
@@ -63,6 +64,8 @@ class _StreamInStep:
     row: int
     """Its place in the pass."""
     turn: Turn
+    session: Session
+    """As it was before the call."""
     draft: Session
     counts: bool
     """Whether this is an adapting call."""
@@ -74,6 +77,8 @@ class _StreamInStep:
     asks: Views | None = None
     """What for."""
     objective: Objective = field(init=False)
+    left: SlidingWindow | None = None
+    """What stands for its latest images after the pass."""
     sound: bool = True
     """If not, it is stepped alone, where whatever is the matter with it is dealt with."""
 
@@ -88,8 +93,7 @@ class _StreamInStep:
 
 def is_plain(method: type[Method]) -> bool:
     """Whether a method says that its streams may be stepped together, and has the hooks that this takes."""
-    hooks = (method.forward is Method.forward, method.predict is Method.predict, method.gradient is Method.gradient)
-    return method.together and all(hooks)
+    return method.together and answering.is_one_pass(method) and method.gradient is Method.gradient
 
 
 def shares_passes(adapter: Adapter) -> bool:
@@ -151,7 +155,6 @@ class JointStepper:
                 streams = [self._begun(row, number, turns[number], calls[number]) for row, number in enumerate(chosen)]
                 with torch.no_grad():
                     torch.stack([stream.draft.values for stream in streams], out=self._values[: len(streams)])
-                    self._joint.gradients[: len(streams)].zero_()
                 answers = self._stepped(streams) if streams[0].turn.adapts else self._answered(streams)
                 share = (time.perf_counter() - started) / len(streams)
                 results |= {number: _timed(answer, share) for number, answer in answers.items()}
@@ -187,47 +190,74 @@ class JointStepper:
         return turns
 
     def _turn(self, images: Tensor, call: JointCall) -> Turn:
-        adapter, session = self.adapter, call.session
-        if call.adapt:
-            return adapter.turn(images, session)
-        return Turn(adapter.company(images, session), len(images), False, session.recent, session.fresh)
+        return self.adapter.turn(images, call.session, adapt=call.adapt)
 
     def _begun(self, row: int, number: int, turn: Turn, call: JointCall) -> _StreamInStep:
         session = call.session
-        draft = dataclasses.replace(
-            session,
-            states={owner: state.copy() for owner, state in session.states.items()},
-            step=session.step + call.adapt,
-            recent=turn.recent,
-            fresh=turn.fresh,
-        )
         network, optimizer = self._joint.rows[row], self._optimizers[row]
-        optimizer.state.clear()
-        if session.moments:
-            optimizer.state[network.arena.parameter] = cloned(session.moments)
-        optimizer.param_groups[0].update(cloned(session.group))
-        return _StreamInStep(number, row, turn, draft, call.adapt, network, optimizer)
+        draft = dataclasses.replace(session, step=session.step + call.adapt, recent=turn.recent, fresh=turn.fresh)
+        if turn.adapts or self.adapter.policies_answer:
+            draft.states = {owner: state.copy() for owner, state in session.states.items()}
+        if turn.adapts:
+            optimizer.state.clear()
+            if session.moments:
+                optimizer.state[network.arena.parameter] = cloned(session.moments)
+            optimizer.param_groups[0].update(cloned(session.group))
+        return _StreamInStep(number, row, turn, call.session, draft, call.adapt, network, optimizer)
 
     # -- passes -----------------------------------------------------------------------------------------------
 
-    def _run(self, images: Sequence[Tensor], values: Tensor, alone: Sequence[bool] | None = None) -> list[Tensor]:
+    def _run(
+        self,
+        images: Sequence[Tensor],
+        values: Tensor,
+        alone: Sequence[bool] | None = None,
+        sliding: SlidingPass | None = None,
+    ) -> list[Tensor]:
         """Of one pass the logits of each stream, for its images and with its row of the values."""
         sizes = [len(part) for part in images]
-        return list(torch.split(self._joint(torch.cat(list(images)), values, sizes, alone), sizes))
+        return list(torch.split(self._joint(torch.cat(list(images)), values, sizes, alone, sliding), sizes))
 
     def _pass(self, streams: Sequence[_StreamInStep]) -> list[Tensor]:
         """The logits of each stream; those with unusable ones are not sound."""
         needs_batch = self.adapter.network.statistics.needs_batch
         images = [stream.turn.images for stream in streams]
         lone = [needs_batch and len(part) == 1 for part in images]
-        parts = self._run(images, self._joint.parameter[: len(streams)], lone)
+        sliding = self._sliding_pass(streams)
+        parts = self._run(images, self._joint.parameter[: len(streams)], lone, sliding)
         if not self._verified:
             self._verify(streams, parts)
         finite = all_finite(torch.cat(parts))
         for stream, part in zip(streams, parts, strict=True):
             classes = stream.draft.num_classes
             stream.sound = (finite or all_finite(part)) and classes in (None, part.shape[1])
+        if sliding is not None:
+            self._leave(streams, parts, sliding.after())
         return parts
+
+    def _sliding_pass(self, streams: Sequence[_StreamInStep]) -> SlidingPass | None:
+        """What a pass does to the sliding statistics of the streams [2, streams, channels], where it does anything."""
+        normalizes = streams[0].turn.slides
+        if not (normalizes or any(stream.turn.is_window for stream in streams)):
+            return None
+        windows = [stream.session.sliding for stream in streams]
+        known = next((window.statistics for window in windows if window), None)
+        if known is None:
+            return self._joint.network.statistics.sliding(None, 1.0, normalizes=False)
+        before = torch.stack([window.statistics if window else torch.zeros_like(known) for window in windows], 1)
+        shares = [self.adapter.share(s.turn) if window else 1.0 for s, window in zip(streams, windows, strict=True)]
+        share = torch.tensor(shares, dtype=before.dtype)[:, None].to(before.device, non_blocking=True)
+        return self._joint.network.statistics.sliding(before, share, normalizes=normalizes)
+
+    def _leave(self, streams: Sequence[_StreamInStep], parts: Sequence[Tensor], after: Tensor | None) -> None:
+        """Give each stream what stands for its latest images, where the pass gave anything sound."""
+        if after is None:
+            return
+        finite = all_finite(after)
+        for (stream, part), own in zip(zip(streams, parts, strict=True), after.unbind(1), strict=True):
+            turn = stream.turn
+            if stream.sound and (turn.slides or turn.is_window) and (finite or all_finite(own)):
+                stream.left = answering.window_after(own.clone(), stream.session.sliding, part, self.adapter.window)
 
     @torch.no_grad()
     def _verify(self, streams: Sequence[_StreamInStep], parts: Sequence[Tensor]) -> None:
@@ -235,9 +265,7 @@ class JointStepper:
         adapter = self.adapter
         for stream, part in list(zip(streams, parts, strict=True))[-2:]:
             adapter.enter(stream.draft)
-            own = answering.run(
-                adapter.method, adapter.method.predict, adapter.network, stream.turn.images, stream.draft
-            )
+            own, _ = adapter.passed(stream.turn, stream.session)
             adapter.reset()
             if all_finite(own):
                 if not torch.allclose(own, part, rtol=_TOLERANCE, atol=_TOLERANCE * float(own.abs().max())):
@@ -250,14 +278,18 @@ class JointStepper:
         method, adapter, answers = self.adapter.method, self.adapter, {}
         for stream, logits in _sound(streams, self._pass(streams)):
             turn, draft = stream.turn, stream.draft
-            reference = answering.unadapted(stream.network, turn.images, turn.answers)
-            own = answering.usable(method.output(logits)[-turn.answers :])
-            own = adapter.answered(own, reference, draft, counts=stream.counts)
+            own = answering.output(method, logits, stream.left)[-turn.answers :]
+            if adapter.policies_answer:
+                reference = adapter.reference(turn, stream.session, stream.network)
+                own = adapter.answered(own, reference, draft, counts=stream.counts)
+            if stream.counts:
+                draft.sliding = stream.left
             answers[stream.number] = JointAnswer(own, draft, adapter.waiting(draft) if stream.counts else None)
         return answers
 
     def _stepped(self, streams: Sequence[_StreamInStep]) -> dict[int, JointAnswer]:
         """The step of `Adapter`, each part of it for all streams before the next."""
+        self._joint.gradients[: len(streams)].zero_()
         with torch.set_grad_enabled(len(self.adapter.network.arena) > 0):
             parts = self._pass(streams)
         for stream, logits in _sound(streams, parts):
@@ -347,7 +379,7 @@ class JointStepper:
     def _judged(self, stream: _StreamInStep) -> JointAnswer:
         """The answer, and the session after what the policies make of the step."""
         draft, optimizer, arena = stream.draft, stream.optimizer, stream.network.arena
-        logits, record = self.adapter.judged(stream.step, stream.objective, draft, stream.turn.answers)
+        logits, record = self.adapter.judged(stream.step, stream.objective, draft, stream.turn.answers, stream.left)
         draft.values, draft.moments = arena.values.clone(), dict(optimizer.state.get(arena.parameter, {}))
         draft.group = {key: value for key, value in optimizer.param_groups[0].items() if key != "params"}
         return JointAnswer(logits, draft, record)
@@ -399,11 +431,11 @@ def _sound_alone(streams: Sequence[_StreamInStep]) -> list[_StreamInStep]:
 
 
 def _portions(turns: dict[int, Turn], device: torch.device) -> Iterator[list[int]]:
-    """Numbers of calls that share a pass: all of them step or none, and their images have one shape."""
+    """Numbers of calls that share a pass: all or none of them step, slide, and their images have one shape."""
     most = _IMAGES if device.type == "cpu" else 1 << 30
     kinds: dict[Any, list[int]] = defaultdict(list)
     for number, turn in turns.items():
-        kinds[turn.adapts, turn.images.shape[1:], turn.images.dtype].append(number)
+        kinds[turn.adapts, turn.slides, turn.images.shape[1:], turn.images.dtype].append(number)
     for numbers in kinds.values():
         portion: list[int] = []
         images = 0

@@ -82,6 +82,11 @@ class Reset(Constrained):
         return False
 
     @property
+    def compares_answers(self) -> bool:
+        """Whether `answer` holds every answer against the reference's: both are then given in the same company."""
+        return False
+
+    @property
     def compares_with(self) -> Literal["batch", "running"] | None:
         """The statistics with which `observe` asks for the source model's answers in every step, or None where it does
         not: then they come of one pass for all streams that step together."""

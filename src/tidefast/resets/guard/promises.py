@@ -42,6 +42,10 @@ class Promises(Reset):
     def takes_labels(self) -> bool:
         return self.alpha is not None
 
+    @property
+    def compares_answers(self) -> bool:
+        return self.budget is not None or self.alpha is not None
+
     def promise_fields(self) -> list[Field]:
         """The state of the promises that are made; a reset of the policy's own leaves it."""
         counts: dict[str, Any] = {} if self.budget is None else {"answered": 0, "overruled": 0}
