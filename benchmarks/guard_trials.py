@@ -2,12 +2,13 @@
 
     python benchmarks/guard_trials.py failures          # AETTA takes long; without it: failures never asr guard
     python benchmarks/guard_trials.py settings
+    python benchmarks/guard_trials.py kept            # going back to kept parameters, on the streams it was tuned on
     python benchmarks/guard_trials.py statistics
     python benchmarks/guard_trials.py cost
     python benchmarks/guard_trials.py life            # draws docs/images/guard-life.png
 
-bundled-resnet, batches of 16 of ccc-mini, as many canaries as the guard takes, which no stream shows; `statistics` has
-streams and networks of its own.
+bundled-resnet, batches of 16 of ccc-mini, as many canaries as the guard takes, which no stream shows; `kept` and
+`statistics` have streams and networks of their own.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ def main(what: str, *policies: str) -> None:
     tables = {
         "failures": functools.partial(print_failures, policies or POLICIES),
         "settings": print_settings,
+        "kept": print_kept,
         "statistics": print_statistics,
         "cost": print_cost,
         "life": draw_life,
@@ -149,11 +151,51 @@ def print_settings() -> None:
 
 def _variants() -> Iterator[tuple[str, tuple[float, float]]]:
     """Each number that plays a part with canaries; of the growth it is the surplus that is halved and doubled."""
-    for name in ("limit", "allowance", "asked", "eagerness", "canaries", "harshest", "mildest", "patience", "quiet"):
+    names = ("limit", "allowance", "worth_keeping", "asked", "eagerness", "canaries", "harshest", "mildest", "patience")
+    for name in (*names, "quiet"):
         value = getattr(Guard(), name)
         yield name, (type(value)(value / 2), value * 2)
     surplus = Guard().growth - 1
     yield "growth", (1 + surplus / 2, 1 + surplus * 2)
+
+
+def print_kept() -> None:
+    """Points over the network that does not adapt, with resets to the source alone and as they are; in brackets how
+    many resets there were, and how many of them went back to kept parameters."""
+    eata = "eata:similarity_margin=0.4,fisher_weight=1.0"
+    cells = [
+        ("bundled-resnet", "drift", 3, "tent", (3, 10, 30)),
+        ("bundled-resnet", "drift", 3, METHODS["ETA"], (10, 100)),
+        ("bundled-resnet", "drift", 3, "roid", (30,)),
+        ("bundled-resnet", "drift", 3, eata, (10,)),
+        ("bundled-resnet", "recurring", 4, "tent", (1, 10)),
+        ("bundled-resnet", "recurring", 4, METHODS["ETA"], (10,)),
+        ("bundled-vit", "drift", 4, "tent", (1, 10)),
+    ]
+    print("| network | stream | method | rate | to the source | to what was kept, if better |")
+    print("| --- | --- | --- | ---: | ---: | ---: |")
+    means = []
+    for name, stream, seed, method, rates in cells:
+        network = models.load(name)
+        shown = streams.make(stream, part="stream", seed=seed, batch=16, steps=500)
+        batches = [(batch.images, batch.labels) for batch in shown]
+        unadapted = tidefast.adapt(network, "source" if name == "bundled-vit" else "batchnorm")
+        reference = _accuracy(unadapted, batches)
+        for rate in rates:
+            gains, texts = [], []
+            for guard in (Guard(worth_keeping=1e9), Guard()):
+                adapter = tidefast.adapt(
+                    network, method, reset=guard, source=CANARIES, optimizer=f"adam:lr={rate * 1e-3}"
+                )
+                history = tidefast.History()
+                adapter.callbacks.append(history)
+                gains.append(_accuracy(adapter, batches) - reference)
+                back = [r.measurements["back_to_kept"] for r in history.records if r.reset_fraction]
+                texts.append(f"{gains[-1]:+.1f} ({len(back)}, {sum(back):.0f})")
+            means.append(gains)
+            print(f"| {name} | `{stream}` | {method} | {rate} | {texts[0]} | {texts[1]} |", flush=True)
+    to_source, to_kept = np.mean(means, axis=0)
+    print(f"| mean | | | | {to_source:+.2f} | {to_kept:+.2f} |")
 
 
 def print_statistics() -> None:

@@ -51,7 +51,7 @@ class Guard(Promises):
        furthest ahead, as the same sum of its gains tells, if they are better than the source now, else to the source.
     4. The learning rate then stays lower, the more the sooner harm was done, and once more by as much as it had been
        lowered already.
-    5. It grows again while nothing is wrong.
+    5. It grows again as long as it does not go back.
 
     Without canaries it compares the two networks on the stream itself and sees only a collapse that is nearly total:
     it resets when the adapted network's answers hold less than `belief` of what the other one believes.
