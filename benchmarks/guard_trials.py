@@ -190,7 +190,7 @@ def print_kept() -> None:
                 history = tidefast.History()
                 adapter.callbacks.append(history)
                 gains.append(_accuracy(adapter, batches) - reference)
-                back = [r.measurements["back_to_kept"] for r in history.records if r.reset_fraction]
+                back = [r.measurements["back_to_kept"] for r in history if r.reset_fraction]
                 texts.append(f"{gains[-1]:+.1f} ({len(back)}, {sum(back):.0f})")
             means.append(gains)
             print(f"| {name} | `{stream}` | {method} | {rate} | {texts[0]} | {texts[1]} |", flush=True)
