@@ -279,12 +279,13 @@ def _draw(cells: list[Cell]) -> None:
 
 
 def _draw_leads(runs: dict[Trial, bench.Run]) -> None:
-    """What canaries said of adapting against what labels say, for every window of every guarded run."""
+    """What canaries said of adapting against what labels say, for every window of every guarded run that has the run
+    without adapting beside it."""
     references = {trial.place: run for trial, run in runs.items() if trial.method == "source"}
     references |= {trial.place: run for trial, run in runs.items() if trial.method == "batchnorm"}
     said, true = [], []
     for trial, run in runs.items():
-        if trial.policy != "guard":
+        if trial.policy != "guard" or trial.place not in references:
             continue
         lead = run.steps["correct"] - references[trial.place].steps["correct"]
         canaries = run.steps["agreement"] - run.steps["reference_agreement"]
@@ -292,6 +293,8 @@ def _draw_leads(runs: dict[Trial, bench.Run]) -> None:
             window = slice(first, first + WINDOW)
             true.append(100 * lead[window].sum() / run.steps["images"][window].sum())
             said.append(100 * np.nanmean(canaries[window]))
+    if not said:
+        return
     figure, axes = plt.subplots(figsize=(5, 4.5), layout="constrained")
     axes.scatter(said, true, s=10, alpha=0.6)
     ends = [min(*said, *true), max(*said, *true)]
