@@ -79,7 +79,7 @@ def remembering(memories: list[int], each: list[tuple[torch.Tensor, torch.Tensor
                 f"{statistics.mean(gathered(*given, size, method, reset, memory) for given in each):.1f}"
                 for size in SLIDING
             ]
-            title = f"{memory} windows" if memory else "every answer a pass over the window"
+            title = f"{memory} x the window" if memory else "every answer a pass over the window"
             print(f"| {name}, {title} | " + " | ".join(cells) + " |", flush=True)
 
 
