@@ -28,7 +28,8 @@ def _is_due() -> bool:
 def _skips(adapter: Adapter, images: torch.Tensor, draft: Any) -> Any:
     """A step is counted and answered, and nothing is learned from it."""
     if _is_due():
-        return adapter._answer(images, draft, counts=True), StepRecord(draft.step)
+        turn = adapter.turn(images, draft, adapt=False)
+        return adapter._answer(turn, draft, counts=True), StepRecord(draft.step)
     return _take(adapter, images, draft)
 
 
