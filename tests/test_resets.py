@@ -302,4 +302,5 @@ def test_what_is_kept_comes_back_with_all_that_the_method_has_laid_out_like_the_
     assert torch.equal(seen[3][0], seen[1][0])
     assert torch.equal(seen[3][1], seen[1][1])
     adapter.reset()
+    adapter(stream(1)[0])
     assert adapter.state["kept"]["kept_parameters"] is None
