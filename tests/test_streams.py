@@ -722,5 +722,4 @@ def test_ctrl_c_ends_the_workers_and_none_outlives_its_parent(tmp_path: Path):
         _, errors = parent.communicate(timeout=PATIENCE)
         watchdog.cancel()
     assert gone(second)
-    # A process that ends while a library starts its threads says so in a line of that library's; a traceback is ours.
-    assert "Traceback" not in errors, errors
+    assert not errors
