@@ -90,11 +90,11 @@ def test_canaries_are_drawn_from_all_classes_of_sorted_source_images(network):
     assert len(classes[:16].unique()) >= 6, "a batch of canaries mixes classes as a stream does"
 
 
-def test_losses_add_up_less_the_allowance_and_never_below_zero(network, canaries, drift):
-    """A second, plain account of the sum from what is measured: at every look, and after every reset."""
+def test_losses_add_up_less_the_allowance_and_never_below_zero_and_at_the_limit_begin_again(network, canaries, drift):
+    """A second, plain account of the sum from what is measured: at every look, and after every alarm."""
     guard = resets.Guard(limit=3.0, allowance=0.5, asked=32)
     adapter = tidefast.adapt(network, "tent", reset=guard, source=canaries, optimizer="adam:lr=0.03")
-    evidence, fired = 0.0, 0
+    evidence, fired, alarms = 0.0, 0, 0
     for images, _ in drift:
         adapter(images)
         measured = adapter.last.measurements
@@ -104,10 +104,26 @@ def test_losses_add_up_less_the_allowance_and_never_below_zero(network, canaries
             assert step <= max(0.0, lost) - 0.5 + 1e-5 or measured["evidence"] == 0.0
             assert measured["evidence"] >= 0.0
             evidence = measured["evidence"]
-            assert (adapter.last.reset_fraction == 1.0) == (evidence >= 3.0)
-        if adapter.last.reset_fraction:
-            evidence, fired = 0.0, fired + 1
-    assert fired > 0
+            if evidence >= 3.0:
+                evidence, alarms = 0.0, alarms + 1
+                fired += adapter.last.reset_fraction == 1.0
+            else:
+                assert adapter.last.reset_fraction == 0.0
+            assert adapter.state["reset"]["lost"] == evidence
+    assert 0 < fired < alarms, "some alarms are confirmed by more canaries, and some are not"
+
+
+def test_an_alarm_that_more_canaries_do_not_confirm_changes_nothing(network, canaries, drift):
+    guard = resets.Guard(limit=0.5, allowance=0.0, confirmed=1e9)
+    adapter = tidefast.adapt(network, "tent", reset=guard, source=canaries, optimizer="adam:lr=0.03")
+    alarms = 0
+    for images, _ in drift[:20]:
+        adapter(images)
+        alarms += adapter.last.measurements.get("evidence", 0.0) >= 0.5
+        assert adapter.last.reset_fraction == 0.0
+        assert adapter.state["reset"]["rate"] == 1.0
+    assert alarms > 0
+    assert adapter.optimizer.param_groups[0]["lr"] == pytest.approx(0.03 * in_use(adapter))
 
 
 def test_a_network_that_learns_nothing_is_never_reset(network, canaries, drift):

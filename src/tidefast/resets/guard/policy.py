@@ -25,7 +25,7 @@ _EARLY_LOOKS, _RARELY = 4, 8
 """The source as it was trained is asked in the first looks, in every eighth, and in all while it answers."""
 _LOWEST_RATE = 1e-12
 _THOROUGH = 4
-"""Times as many canaries as usual are asked where to go back to."""
+"""Times as many canaries as usual are asked whether to go back, and where to."""
 
 
 class _LookResult(NamedTuple):
@@ -33,6 +33,8 @@ class _LookResult(NamedTuple):
 
     harmful: bool = False
     """Whether adapting has done harm."""
+    back: bool = False
+    """Whether what was kept is better than the source, where to go back."""
     best: bool = False
     """Whether it never was so far ahead, since there was last nothing to be said for it."""
     measured: Mapping[str, float] = {}
@@ -47,11 +49,12 @@ class Guard(Promises):
     2. The adapted network and the one that does not adapt answer them; a canary that only the second gets right
        counts +1, one that only the first gets right -1, and their sum is divided by its standard error.
     3. These losses, less `allowance` each time, are added up, never below zero (a CUSUM); the nearer the sum is to
-       `limit`, the lower the learning rate, and at `limit` the network goes back: to the parameters with which it was
-       furthest ahead, as the same sum of its gains tells, if they are better than the source now, else to the source.
-    4. The learning rate then stays lower, the more the sooner harm was done, and once more by as much as it had been
-       lowered already.
-    5. It grows again as long as it does not go back.
+       `limit`, the lower the learning rate, and at `limit` four times as many canaries are asked at once.
+    4. If these lose more than `confirmed` standard errors, the network goes back: to the parameters with which it was
+       furthest ahead, as the same sum of its gains tells, if they are better than the source now, else to the source;
+       if not, the sum begins again.
+    5. Having gone back, the learning rate stays lower, the more the sooner harm was done, and once more by as much as
+       it had been lowered already; it grows again as long as the network does not go back.
 
     Without canaries it compares the two networks on the stream itself and sees only a collapse that is nearly total:
     it resets when the adapted network's answers hold less than `belief` of what the other one believes.
@@ -60,6 +63,7 @@ class Guard(Promises):
     prepared_with: ClassVar[tuple[str, ...]] = ("canaries",)
     quick: ClassVar[Mapping[str, Any]] = {
         "limit": 0.01,
+        "confirmed": 0.0,
         "allowance": 0.0,
         "worth_keeping": 0.0,
         "belief": 0.999,
@@ -76,8 +80,10 @@ class Guard(Promises):
         **Promises.measures,
     }
 
-    limit: Positive = 4.0
-    """Standard errors of loss, added up, at which it resets; on the way there the learning rate falls to zero."""
+    limit: Positive = 2.0
+    """Standard errors of loss, added up, at which it asks again; on the way there the learning rate falls to zero."""
+    confirmed: NonNegative = 1.0
+    """Standard errors of loss when it asks again, above which it goes back."""
     allowance: NonNegative = 0.25
     """Standard errors of loss that do not count, each time canaries are asked."""
     worth_keeping: NonNegative = 1.0
@@ -148,7 +154,7 @@ class Guard(Promises):
         measured = {"rate": before, **self.promised(state), **shown.measured}
         if shown.harmful:
             share = min(self.mildest, max(self.harshest, batches / self.patience))
-            state.update({"lost": 0.0, "rate": max(_LOWEST_RATE, rate * rate * share)})
+            state["rate"] = max(_LOWEST_RATE, rate * rate * share)
         elif batches % self.quiet == 0:
             state["rate"] = min(1.0, rate * self.growth)
         if step.optimizer is not None:
@@ -156,9 +162,8 @@ class Guard(Promises):
                 group["lr"] *= self._rate_in_use(state) / before
         if not shown.harmful:
             return Verdict(keeps=shown.best, measurements=measured)
-        back = step.kept is not None and self._is_ahead(step.kept, step, state)
-        measured["back_to_kept"] = float(back)
-        return Verdict(fraction=1.0, cut=0, target="kept" if back else "live", measurements=measured)
+        measured["back_to_kept"] = float(shown.back)
+        return Verdict(fraction=1.0, cut=0, target="kept" if shown.back else "live", measurements=measured)
 
     def _rate_in_use(self, state: State) -> float:
         """The learning rate over the one that was given: lower while there is evidence of harm."""
@@ -173,14 +178,16 @@ class Guard(Promises):
         won = max(0.0, state.number("won") - lost - self.allowance)
         most = state.number("most_won") if won else 0.0
         best = won >= self.worth_keeping and won > most
-        looks = int(state.number("looks"))
-        state.update({"lost": evidence, "won": won, "most_won": max(won, most), "looks": looks + 1})
+        looks, suspects = int(state.number("looks")), evidence >= self.limit
+        lost_so_far = 0.0 if suspects else evidence
+        state.update({"lost": lost_so_far, "won": won, "most_won": max(won, most), "looks": looks + 1})
         measured = {"agreement": agreement, "reference_agreement": reference, "evidence": evidence}
         due = looks < _EARLY_LOOKS or looks % _RARELY == 0 or state["trained_answers"]
         if due and self.as_trained and step.network.statistics.needs_batch:
             self._ask_as_trained(step, state, look, own)
             measured["trained_answers"] = state.number("trained_answers")
-        return _LookResult(evidence >= self.limit, best, measured)
+        harmful, back = self._ask_again(step, state) if suspects else (False, False)
+        return _LookResult(harmful, back, best, measured)
 
     def _look(self, step: Step, state: State, asked: int) -> DressedCanaries:
         """The next canaries in turn, as the batch at hand looks."""
@@ -189,12 +196,17 @@ class Guard(Promises):
         places = (torch.arange(count, device=step.images.device) + first) % canaries
         return DressedCanaries.at(places, step, step.generator)
 
-    def _is_ahead(self, parameters: Tensor, step: Step, state: State) -> bool:
-        """Whether the network with these parameters answers better than the source, as the batch at hand looks."""
+    def _ask_again(self, step: Step, state: State) -> tuple[bool, bool]:
+        """Whether more canaries say that it must go back, as the batch at hand looks, and whether to what was kept."""
         look = self._look(step, state, _THOROUGH * self.asked)
-        with step.network.arena.holding(parameters):
-            own = look.right(step.network)
-        return bool(lead(own, look.right(step.network.source_logits)) > 0)
+        own, best = look.right(step.answer_to), look.right(step.network.source_logits)
+        back = False
+        if step.kept is not None:
+            with step.network.arena.holding(step.kept):
+                kept = look.right(step.network)
+            back = bool(lead(kept, best) > 0)
+            best = kept if back else best
+        return bool(lead(best, own) > self.confirmed), back
 
     def _ask_as_trained(self, step: Step, state: State, look: DressedCanaries, own: Tensor) -> None:
         """Who is to answer: the network with the batch's statistics, or the source as it was trained, with its own.
