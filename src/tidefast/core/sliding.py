@@ -12,6 +12,10 @@ import torch
 from torch import Tensor, nn
 
 
+_FAR = 100.0
+"""Times its own variance: where a whole window finds statistics further from it than that, it begins new ones."""
+
+
 class SlidingPass:
     """What one pass makes of the statistics of a network's layers.
 
@@ -39,7 +43,7 @@ class SlidingPass:
         if before is not None:
             parts = torch.split(before, [channels for _, channels in layers], -1)
             self._before = dict(zip([layer for layer, _ in layers], parts, strict=True))
-        self._layers, self._share, self._between = layers, share, share * (1.0 - share)
+        self._layers, self._share = layers, share
         self._after: dict[nn.Module, Tensor] = {}
         self._told_apart = True
 
@@ -47,12 +51,20 @@ class SlidingPass:
         """The layer's statistics, now that it has got images with such means and variances [2, ..., channels]."""
         before = self._before.get(layer)
         if before is not None:
-            away = moments[0] - before[0]
-            moments = torch.lerp(before, moments, self._share)
-            moments[1].addcmul_(away, away * self._between)
+            moments = self._mixed(before, moments.to(before.dtype))
         self._told_apart &= layer not in self._after
         self._after[layer] = moments
         return moments
+
+    def _mixed(self, before: Tensor, moments: Tensor) -> Tensor:
+        """Means and variances of all together, those before and those of the pass."""
+        away, share = moments[0] - before[0], self._share
+        if not self.normalizes:
+            far = torch.addcmul(before[1], away, away) > _FAR * moments[1]
+            share = torch.where(far, torch.ones_like(away), share)
+        mixed = torch.lerp(before, moments, share)
+        mixed[1].addcmul_(away, away * (share * (1.0 - share)))
+        return mixed
 
     def after(self) -> Tensor | None:
         """Those of all layers [2, ..., channels]; None where one ran more than once, and has no single ones."""
