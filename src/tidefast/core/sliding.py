@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-
+HALF_PRECISION = (torch.float16, torch.bfloat16)
 _FAR = 100.0
 """Times its own variance: where a whole window finds statistics further from it than that, it begins new ones."""
 
@@ -87,10 +87,21 @@ def moments(inputs: Tensor, dimensions: Sequence[int]) -> Tensor:
     Step by step, which is several times as fast as `torch.var_mean`.
     """
     inputs, dimensions = inputs.detach(), tuple(dimensions)
-    if inputs.dtype in (torch.float16, torch.bfloat16):
+    if inputs.dtype in HALF_PRECISION:
         inputs = inputs.float()
     if not dimensions:
         return torch.stack([inputs, torch.zeros_like(inputs)])
     mean = inputs.mean(dimensions, keepdim=True)
     variance = (inputs - mean).square_().mean(dimensions)
     return torch.stack([mean.view(variance.shape), variance])
+
+
+def moments_of_each(inputs: Tensor, sizes: list[int]) -> Tensor:
+    """Of the channels, over the rows of each stream, of which there are `sizes` [2, streams, channels]."""
+    return torch.stack([moments(part, (0, *range(2, part.dim()))) for part in torch.split(inputs, sizes)], 1)
+
+
+def fitting(statistics: Tensor, layer: nn.Module) -> Tensor:
+    """In the type that a layer's kernel wants beside the layer's own numbers."""
+    weight = layer._parameters.get("weight")
+    return statistics if weight is None else statistics.to(weight.dtype)
