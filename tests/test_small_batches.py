@@ -261,6 +261,28 @@ def test_a_compiled_network_goes_on_in_company_from_a_file_that_has_sliding_stat
     assert (accompanied.slides, len(accompanied.images)) == (False, 8)
 
 
+class InTwoPrecisions(nn.Module):
+    """A network with a head in double precision."""
+
+    def __init__(self, affine: bool) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8, affine=affine), nn.AdaptiveAvgPool2d(1))
+        self.head = nn.Sequential(nn.BatchNorm1d(8), nn.Linear(8, 10)).double()
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.head(self.body(images).flatten(1).double())
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_layers_of_different_precision_slide_too(affine: bool):
+    torch.manual_seed(0)
+    model = InTwoPrecisions(affine).eval()
+    joint, alone = tidefast.Fleet(model, "batchnorm", window=4), tidefast.adapt(model, "batchnorm", window=4)
+    for image in images(12).split(1):
+        torch.testing.assert_close(joint.adapt({"a": image, "b": image})["a"], alone(image), rtol=1e-4, atol=1e-4)
+    assert alone._session.sliding is not None
+
+
 @pytest.mark.parametrize("factor", [300.0, 1e12])
 def test_one_image_that_is_out_of_all_proportion_is_forgotten_with_the_window_after_its_own(factor: float):
     sound, struck = (tidefast.adapt(network(), "batchnorm", window=8) for _ in range(2))

@@ -261,7 +261,7 @@ class _LayerByStream:
         statistics: Sequence[Any] = [self._running] * len(sizes)
         if sliding is not None:
             moved = sliding.moved(module, moments_of_each(inputs, sizes))
-            statistics = fitting(moved, module).unbind(1) if sliding.normalizes else statistics
+            statistics = fitting(moved, module, inputs).unbind(1) if sliding.normalizes else statistics
         parts = []
         try:
             for stream, part in enumerate(torch.split(inputs, sizes)):

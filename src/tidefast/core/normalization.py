@@ -198,7 +198,7 @@ class Statistics:
         images = inputs[0] if inputs else next(iter(named.values()))
         statistics = sliding.moved(layer, moments(images, (0, *range(2, images.dim()))))
         if sliding.normalizes:
-            layer._buffers.update(zip(_RUNNING, fitting(statistics, layer), strict=True))
+            layer._buffers.update(zip(_RUNNING, fitting(statistics, layer, images), strict=True))
 
     def unhook(self) -> None:
         """No pass is under way any more."""

@@ -101,7 +101,7 @@ def moments_of_each(inputs: Tensor, sizes: list[int]) -> Tensor:
     return torch.stack([moments(part, (0, *range(2, part.dim()))) for part in torch.split(inputs, sizes)], 1)
 
 
-def fitting(statistics: Tensor, layer: nn.Module) -> Tensor:
-    """In the type that a layer's kernel wants beside the layer's own numbers."""
-    weight = layer._parameters.get("weight")
-    return statistics if weight is None else statistics.to(weight.dtype)
+def fitting(statistics: Tensor, layer: nn.Module, inputs: Tensor) -> Tensor:
+    """In the type that a layer's kernel wants beside its inputs and the layer's own numbers."""
+    weight: Tensor | None = getattr(layer, "weight", None)
+    return statistics.to(torch.promote_types(inputs.dtype, torch.float32) if weight is None else weight.dtype)
