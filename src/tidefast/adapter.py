@@ -97,6 +97,7 @@ class Adapter(Holder):
     <Adapter of Sequential, eta + asr: 16 parameters in 1 layers adapt, step 1>
     """
 
+    @torch.inference_mode(False)  # what is made in that mode could never be written to outside of it
     def __init__(
         self,
         model: nn.Module,
