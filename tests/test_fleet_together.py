@@ -420,3 +420,15 @@ def test_a_stream_stepped_together_holds_no_more_memory():
                 for t in alone._entries[name].session.tensors()
             }.values()
         )
+
+
+def test_a_fleet_that_was_first_asked_in_inference_mode_goes_on_outside_of_it():
+    model = network(conv_net)
+    fleet, adapter = tidefast.Fleet(model, "tent"), tidefast.adapt(model, "tent")
+    for step in range(3):
+        with torch.inference_mode(step == 0):
+            answers = fleet.adapt({"a": images(step, 4), "b": images(50 + step, 4)})
+            alone = fleet["c"](images(step, 4))
+        expected = adapter(images(step, 4))
+        torch.testing.assert_close(answers["a"], expected, rtol=1e-12, atol=1e-12)
+        assert torch.equal(alone, expected)

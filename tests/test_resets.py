@@ -279,20 +279,20 @@ def test_confidence_resets_any_method_when_reliable_samples_become_too_certain()
     assert not all(fired)
 
 
+@dataclass(frozen=True)
+class KeepsThenGoesBack(resets.Reset):
+    @property
+    def keeps(self) -> bool:
+        return True
+
+    def observe(self, step, state) -> resets.Verdict:
+        if step.number == 4:
+            return resets.Verdict(fraction=1.0, cut=0, target="kept" if step.kept is not None else "live")
+        return resets.Verdict(keeps=step.number == 2)
+
+
 def test_what_is_kept_comes_back_with_all_that_the_method_has_laid_out_like_the_parameters():
     """A teacher is again what it was then."""
-
-    @dataclass(frozen=True)
-    class KeepsThenGoesBack(resets.Reset):
-        @property
-        def keeps(self) -> bool:
-            return True
-
-        def observe(self, step, state) -> resets.Verdict:
-            if step.number == 4:
-                return resets.Verdict(fraction=1.0, cut=0, target="kept" if step.kept is not None else "live")
-            return resets.Verdict(keeps=step.number == 2)
-
     adapter = tidefast.adapt(network(), "cotta:restore=0", reset=KeepsThenGoesBack(), optimizer="sgd:lr=0.1")
     seen = []
     for images in stream(4):
@@ -304,3 +304,14 @@ def test_what_is_kept_comes_back_with_all_that_the_method_has_laid_out_like_the_
     adapter.reset()
     adapter(stream(1)[0])
     assert adapter.state["kept"]["kept_parameters"] is None
+
+
+def test_what_was_kept_comes_back_also_where_the_methods_own_rule_resets_in_the_same_step():
+    method = "sar:reset_constant=100,entropy_margin=1.1"
+    adapter = tidefast.adapt(network(), method, reset=KeepsThenGoesBack(), optimizer="sgd:lr=0.1")
+    for images in stream(4):
+        adapter(images)
+        assert adapter.last.reset_fraction == 1.0
+    kept = adapter.state["kept"].tensor("kept_parameters")
+    assert not torch.equal(kept, adapter.network.arena.source)
+    assert torch.equal(adapter.network.arena.values, kept)

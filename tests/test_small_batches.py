@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 
 import pytest
@@ -214,6 +215,83 @@ def test_networks_in_half_precision_and_passes_under_autocast_slide_too():
         for image in images(12).split(1):
             answers, expected = joint.adapt({"a": image, "b": image}), alone(image)
     torch.testing.assert_close(answers["a"], expected, rtol=0.05, atol=0.05)
+
+
+class NormThenAct(nn.BatchNorm2d):
+    """A layer with a forward of its own."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return super().forward(inputs).relu()
+
+
+@pytest.mark.parametrize("norm", [nn.BatchNorm2d, NormThenAct, functools.partial(nn.BatchNorm2d, affine=False)])
+def test_streams_in_half_precision_slide_together_as_alone(norm, caplog):
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(3, 8, 3), norm(8), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10)]
+    model = nn.Sequential(*layers).bfloat16().eval()
+    joint, alone = tidefast.Fleet(model, "batchnorm", window=8), tidefast.adapt(model, "batchnorm", window=8)
+    with caplog.at_level("DEBUG", "tidefast"):
+        for image in images(24).bfloat16().split(1):
+            answers, expected = joint.adapt({"a": image, "b": image}), alone(image)
+            torch.testing.assert_close(answers["a"], expected, rtol=0.02, atol=0.02)
+    torch.testing.assert_close(
+        joint._entries["a"].session.sliding.statistics, alone._session.sliding.statistics, rtol=0.01, atol=1e-4
+    )
+    assert not caplog.records  # none was stepped alone
+
+
+def test_float16_keeps_the_company_for_a_variance_may_be_more_than_it_can_hold():
+    model = network()
+    with torch.no_grad():
+        model[0].weight.mul_(3000.0)
+    single, half = (tidefast.adapt(kind, "batchnorm", window=8) for kind in (model, copy.deepcopy(model).half()))
+    single._slides = False
+    for image in images(20).split(1):
+        torch.testing.assert_close(half(image.half()), single(image), rtol=0.02, atol=0.02)
+
+
+def test_a_compiled_network_goes_on_in_company_from_a_file_that_has_sliding_statistics(tmp_path):
+    one = tidefast.adapt(network(), "tent", window=8)
+    two = tidefast.adapt(torch.compile(network(), backend="eager"), "tent", window=8)
+    passed_by(one, images(12).split(1))
+    one.save(tmp_path / "state")
+    two.load(tmp_path / "state")
+    slid, accompanied = (adapter.turn(images(1), adapter._session, adapt=False) for adapter in (one, two))
+    assert (slid.slides, len(slid.images)) == (True, 1)
+    assert (accompanied.slides, len(accompanied.images)) == (False, 8)
+
+
+class InTwoPrecisions(nn.Module):
+    """A network with a head in double precision."""
+
+    def __init__(self, affine: bool) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8, affine=affine), nn.AdaptiveAvgPool2d(1))
+        self.head = nn.Sequential(nn.BatchNorm1d(8), nn.Linear(8, 10)).double()
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.head(self.body(images).flatten(1).double())
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_layers_of_different_precision_slide_too(affine: bool):
+    torch.manual_seed(0)
+    model = InTwoPrecisions(affine).eval()
+    joint, alone = tidefast.Fleet(model, "batchnorm", window=4), tidefast.adapt(model, "batchnorm", window=4)
+    for image in images(12).split(1):
+        torch.testing.assert_close(joint.adapt({"a": image, "b": image})["a"], alone(image), rtol=1e-4, atol=1e-4)
+    assert alone._session.sliding is not None
+
+
+@pytest.mark.parametrize("factor", [300.0, 1e12])
+def test_one_image_that_is_out_of_all_proportion_is_forgotten_with_the_window_after_its_own(factor: float):
+    sound, struck = (tidefast.adapt(network(), "batchnorm", window=8) for _ in range(2))
+    for number, image in enumerate(images(32).split(1)):
+        sound(image)
+        struck(image * factor if number == 12 else image)
+    for name in ("statistics", "logits"):
+        values, expected = (getattr(adapter._session.sliding, name) for adapter in (struck, sound))
+        torch.testing.assert_close(values, expected, rtol=0.2, atol=0.2)
 
 
 def test_a_layer_that_runs_twice_has_no_statistics_that_could_slide():

@@ -97,6 +97,7 @@ class Adapter(Holder):
     <Adapter of Sequential, eta + asr: 16 parameters in 1 layers adapt, step 1>
     """
 
+    @torch.inference_mode(False)  # what is made in that mode could never be written to outside of it
     def __init__(
         self,
         model: nn.Module,
@@ -139,7 +140,7 @@ class Adapter(Holder):
         network = configured(model, self.method, self.policy)
         self._slides = (
             answering.is_one_pass(type(self.method))
-            and network.statistics.needs_batch
+            and network.statistics.can_slide
             and network.model is network.module  # a compiled one would be compiled anew
             and window > 1
             and not compared
@@ -337,7 +338,7 @@ class Adapter(Holder):
 
     def _waiting(self, images: Tensor, session: Session, recent: Tensor | None, fresh: int, few: bool) -> Turn:
         """Images that make no step: `few` are answered in their company, or by what stands for it."""
-        slides = few and session.sliding is not None
+        slides = few and self._slides and session.sliding is not None  # a file may have some that are of no use here
         if slides and session.recent is not None:
             answering.require_one_size(session.recent, images)
         asked = self._company(images, session) if few and not slides else images

@@ -97,8 +97,8 @@ class Holder(ABC):
 
     @property
     def state(self) -> Mapping[str, StateView]:
-        """What is declared and current, to look at: of the "method", of the "reset" policy, and of the method's
-        "own_reset" where it has one; empty until the number of classes is known."""
+        """What is declared and current, to look at: of the "method", of the "reset" policy, of the method's "own_reset"
+        where it has one, and what is "kept" where the policy keeps any; empty until the number of classes is known."""
         return {owner: StateView(functools.partial(self._state_of, owner)) for owner in self._session.states}
 
     def _state_of(self, owner: str) -> State:

@@ -15,7 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from tidefast.core.arena import ArenaRow
 from tidefast.core.network import Network
-from tidefast.core.sliding import SlidingPass, moments
+from tidefast.core.sliding import HALF_PRECISION, SlidingPass, fitting, moments, moments_of_each
 
 _PLAIN_BATCH_NORM = _BatchNorm.forward
 _PLAIN_OF_EACH_IMAGE = (nn.LayerNorm.forward, nn.GroupNorm.forward)
@@ -225,7 +225,9 @@ class _LayerByStream:
         run: Callable[..., tuple[Tensor, Tensor, Tensor]] = _BatchNormOfEach.apply
         outputs, means, deviations = run(inputs, weight, bias, sizes, alone, mean, variance, module.eps)
         if sliding is not None:
-            sliding.moved(module, torch.stack([means, deviations.pow(-2) - module.eps]))
+            rounded = means.dtype in HALF_PRECISION
+            own = torch.stack([means, deviations.pow(-2) - module.eps])
+            sliding.moved(module, moments_of_each(inputs, sizes) if rounded else own)
         return outputs
 
     def _norm_of_each_image(self, current: _PassByStream, sizes: list[int], inputs: Tensor) -> Tensor:
@@ -258,9 +260,8 @@ class _LayerByStream:
         sliding = current.sliding if isinstance(module, _BatchNorm) else None
         statistics: Sequence[Any] = [self._running] * len(sizes)
         if sliding is not None:
-            own = [moments(part, (0, *range(2, part.dim()))) for part in torch.split(inputs, sizes)]
-            moved = sliding.moved(module, torch.stack(own, 1))
-            statistics = moved.unbind(1) if sliding.normalizes else statistics
+            moved = sliding.moved(module, moments_of_each(inputs, sizes))
+            statistics = fitting(moved, module, inputs).unbind(1) if sliding.normalizes else statistics
         parts = []
         try:
             for stream, part in enumerate(torch.split(inputs, sizes)):

@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.utils.hooks import RemovableHandle
 
-from tidefast.core.sliding import SlidingPass, moments
+from tidefast.core.sliding import SlidingPass, fitting, moments
 
 _RUNNING = ("running_mean", "running_var")
 _KNOWN = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
@@ -116,6 +116,14 @@ class Statistics:
         """Whether a lone sample cannot be normalised as configured."""
         return bool(self._coupling) and self._use == self.use_batch
 
+    @property
+    def can_slide(self) -> bool:
+        """Whether a lone sample can be normalised by statistics that slide: float16 ends at 65,504, and a kernel takes
+        variances in the type of the layer's own numbers."""
+        return self.needs_batch and all(
+            layer.weight is None or layer.weight.dtype != torch.float16 for layer, _ in self._coupling
+        )
+
     def source_buffers(self) -> list[Tensor]:
         """The source's running statistics."""
         return [t for layer in self._layers for t in (layer.mean, layer.variance) if t is not None]
@@ -189,9 +197,8 @@ class Statistics:
             return
         images = inputs[0] if inputs else next(iter(named.values()))
         statistics = sliding.moved(layer, moments(images, (0, *range(2, images.dim()))))
-        if sliding.normalizes:  # in the type that the kernel wants beside the layer's own numbers
-            statistics = statistics.to(images.dtype if layer.weight is None else layer.weight.dtype)
-            layer._buffers.update(zip(_RUNNING, statistics, strict=True))
+        if sliding.normalizes:
+            layer._buffers.update(zip(_RUNNING, fitting(statistics, layer, images), strict=True))
 
     def unhook(self) -> None:
         """No pass is under way any more."""

@@ -11,6 +11,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+HALF_PRECISION = (torch.float16, torch.bfloat16)
+_FAR = 100.0
+"""Times its own variance: where a whole window finds statistics further from it than that, it begins new ones."""
+
 
 class SlidingPass:
     """What one pass makes of the statistics of a network's layers.
@@ -39,7 +43,7 @@ class SlidingPass:
         if before is not None:
             parts = torch.split(before, [channels for _, channels in layers], -1)
             self._before = dict(zip([layer for layer, _ in layers], parts, strict=True))
-        self._layers, self._share, self._between = layers, share, share * (1.0 - share)
+        self._layers, self._share = layers, share
         self._after: dict[nn.Module, Tensor] = {}
         self._told_apart = True
 
@@ -47,12 +51,20 @@ class SlidingPass:
         """The layer's statistics, now that it has got images with such means and variances [2, ..., channels]."""
         before = self._before.get(layer)
         if before is not None:
-            away = moments[0] - before[0]
-            moments = torch.lerp(before, moments, self._share)
-            moments[1].addcmul_(away, away * self._between)
+            moments = self._mixed(before, moments.to(before.dtype))
         self._told_apart &= layer not in self._after
         self._after[layer] = moments
         return moments
+
+    def _mixed(self, before: Tensor, moments: Tensor) -> Tensor:
+        """Means and variances of all together, those before and those of the pass."""
+        away, share = moments[0] - before[0], self._share
+        if not self.normalizes:
+            far = torch.addcmul(before[1], away, away) > _FAR * moments[1]
+            share = torch.where(far, torch.ones_like(away), share)
+        mixed = torch.lerp(before, moments, share)
+        mixed[1].addcmul_(away, away * (share * (1.0 - share)))
+        return mixed
 
     def after(self) -> Tensor | None:
         """Those of all layers [2, ..., channels]; None where one ran more than once, and has no single ones."""
@@ -75,10 +87,21 @@ def moments(inputs: Tensor, dimensions: Sequence[int]) -> Tensor:
     Step by step, which is several times as fast as `torch.var_mean`.
     """
     inputs, dimensions = inputs.detach(), tuple(dimensions)
-    if inputs.dtype in (torch.float16, torch.bfloat16):
+    if inputs.dtype in HALF_PRECISION:
         inputs = inputs.float()
     if not dimensions:
         return torch.stack([inputs, torch.zeros_like(inputs)])
     mean = inputs.mean(dimensions, keepdim=True)
     variance = (inputs - mean).square_().mean(dimensions)
     return torch.stack([mean.view(variance.shape), variance])
+
+
+def moments_of_each(inputs: Tensor, sizes: list[int]) -> Tensor:
+    """Of the channels, over the rows of each stream, of which there are `sizes` [2, streams, channels]."""
+    return torch.stack([moments(part, (0, *range(2, part.dim()))) for part in torch.split(inputs, sizes)], 1)
+
+
+def fitting(statistics: Tensor, layer: nn.Module, inputs: Tensor) -> Tensor:
+    """In the type that a layer's kernel wants beside its inputs and the layer's own numbers."""
+    weight: Tensor | None = getattr(layer, "weight", None)
+    return statistics.to(torch.promote_types(inputs.dtype, torch.float32) if weight is None else weight.dtype)

@@ -109,6 +109,7 @@ class JointStepper:
     for the streams that have to be stepped alone.
     """
 
+    @torch.inference_mode(False)
     def __init__(self, make: Callable[[], Adapter]) -> None:
         self.adapter, template = make(), make()
         self._joint = JointNetwork(template.network, _STREAMS)

@@ -57,7 +57,8 @@ def ask(
             f"declared: {', '.join(measures) or 'nothing'}"
         )
     asked = [verdict for verdict in verdicts if verdict.cut is not None]
-    widest = min(asked, key=lambda verdict: verdict.cut or 0, default=verdicts[-1])
+    # Of equally wide ones the way back to what was kept: whose it is has found that better than the source.
+    widest = min(asked, key=lambda verdict: (verdict.cut or 0, verdict.target != "kept"), default=verdicts[-1])
     finite = {name: value for name, value in measured.items() if math.isfinite(value)}
     return dataclasses.replace(widest, keeps=any(verdict.keeps for verdict in verdicts), measurements=finite)
 
