@@ -389,6 +389,8 @@ def test_an_end_of_the_whole_cluster_keeps_everything(nodes, clients):
         assert nodes.end_front(number) == 0
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert {f"partition {number}" for number in range(PARTITIONS)} <= {line.get("actor") for line in lines}
+    for message in ("partition 1 does not serve", "partition 1 serves again"):  # it was stopped for long
+        assert any(message in line["message"] for line in lines)
     nodes.add_front(0)
     with nodes.fronts[0].client() as http:
         found = {one["name"]: one["step"] for one in http.get("/v1/streams").json()}
