@@ -160,6 +160,8 @@ class Service:
     async def start(self) -> None:
         """Begin to take requests and snapshots."""
         chosen = self.settings
+        if chosen.together > 1 and not self.fleet.shares_passes:
+            _log.warning("--together does nothing here: this method, policy or network has streams stepped one by one")
         self._batcher: Batcher[images.ImageArray, Answer] = Batcher(
             self.around_steps(self._work),
             workers=chosen.workers,
