@@ -22,6 +22,7 @@ import torch
 pytest.importorskip("fastapi", reason="left out: the extra `serve` is not installed")
 
 import tidefast
+from tidefast.serve.assembly import open_service
 from tidefast.serve.cluster import tenure as tenures
 from tidefast.serve.cluster.layout import ClusterLayout, made_layout, partition_of
 from tidefast.serve.cluster.partition import Partition
@@ -203,6 +204,13 @@ def test_a_state_keeps_its_number_of_partitions(tmp_path):
     (tmp_path / "other" / "snapshots").mkdir(parents=True)
     with pytest.raises(ValueError, match="without --cluster"):
         made_layout(tmp_path / "other", None, otherwise=1)
+
+
+def test_one_process_does_not_begin_beside_the_streams_of_a_cluster(tmp_path):
+    made_layout(tmp_path, 2, otherwise=1)
+    with pytest.raises(ValueError, match="holds the streams of a cluster: give --cluster too"):
+        open_service(Settings(state=tmp_path, threads=1))
+    assert [path.name for path in tmp_path.iterdir()] == ["cluster.json"]
 
 
 def test_nodes_that_make_a_layout_at_once_agree(tmp_path):

@@ -31,6 +31,8 @@ SCRAPING = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text()
 COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
 OF_PROMETHEUS = {"instance", "job", "le"}
 """Labels that are not in what a service tells."""
+OF_A_CLUSTER = "tidefast_partition_up"
+"""What only a front tells; `test_serve_cluster.py` sees that it does."""
 
 
 def expressions() -> Iterator[tuple[str, str, str]]:
@@ -57,7 +59,9 @@ def told(tmp_path_factory) -> dict[str, set[str]]:
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             samples.setdefault(sample.name, set()).update(sample.labels)
-    return samples
+    for labels in samples.values():
+        labels.add("partition")  # on a cluster everything has it
+    return {**samples, OF_A_CLUSTER: {"partition"}}
 
 
 @pytest.mark.parametrize(("where", "query", "shown"), [pytest.param(*each, id=each[0]) for each in expressions()])
@@ -73,6 +77,12 @@ def test_every_metric_and_label_is_one_that_a_service_tells(where, query, shown,
     grouped = {label.strip() for labels in re.findall(r"\b(?:by|on) \(([^)]*)\)", query) for label in labels.split(",")}
     assert grouped <= known
     assert set(re.findall(r"\{\{\s*(?:\$labels\.)?(\w+)\s*\}\}", shown)) <= known
+
+
+@pytest.mark.parametrize(("where", "query", "shown"), [pytest.param(*each, id=each[0]) for each in expressions()])
+def test_what_is_compared_on_a_cluster_is_of_one_partition(where, query, shown):
+    for labels in re.findall(r"\bon \(([^)]*)\)", query):
+        assert "partition" in labels
 
 
 def test_the_metrics_that_the_page_calls_worth_an_alert_have_one():

@@ -68,11 +68,18 @@ def lone() -> tidefast.Adapter:
 
 @contextlib.contextmanager
 def running(
-    folder: Path, model: torch.nn.Module | None = None, watch=None, labels=None, reset="asr", canaries=None, **chosen
+    folder: Path,
+    model: torch.nn.Module | None = None,
+    watch=None,
+    labels=None,
+    method="eta",
+    reset="asr",
+    canaries=None,
+    **chosen,
 ):
     """A server of this process, and a client for it."""
     settings = serve.Settings(**{"state": folder, "side": (16, 16), "threads": 1, "snapshot_every": 600.0, **chosen})
-    options = {"method": "eta", "reset": reset}
+    options = {"method": method, "reset": reset}
     service = serve.Service(settings, model or net(), options, watch=watch, labels=labels, canaries=canaries)
     listening = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(
@@ -628,6 +635,12 @@ def test_streams_that_wait_share_a_call_of_one_kind_and_keep_their_errors_to_the
         assert batcher.waiting == 0
 
     _batched(script, seconds=0.2, together=3, joint_work=joint)
+
+
+@pytest.mark.parametrize(("method", "warned"), [("eta", False), ("sar", True)])
+def test_asking_in_vain_for_joint_steps_is_told_at_the_start(tmp_path, caplog, method, warned):
+    with running(tmp_path / "state", method=method, together=4):
+        assert ("--together does nothing here" in caplog.text) is warned
 
 
 def test_a_request_that_ran_out_of_time_is_not_worked_on():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import time
@@ -37,7 +38,10 @@ pytestmark = pytest.mark.slow
 PICTURES = serving.pictures(512)
 PARTITIONS = 3
 STREAMS = [f"camera-{number}" for number in (0, 1, 2, 7, 8, 10)]
-OPTIONS = ("--partitions", str(PARTITIONS), "--snapshot-every", "600", "--max-wait", "0", "--lease", "3")
+OPTIONS = (
+    *("--partitions", str(PARTITIONS), "--snapshot-every", "600", "--max-wait", "0", "--lease", "3"),
+    *("--log", "json"),
+)
 MINUTE = 60.0
 
 
@@ -380,8 +384,13 @@ def test_a_rolling_restart_loses_nothing(nodes, clients):
 
 
 def test_an_end_of_the_whole_cluster_keeps_everything(nodes, clients):
+    log = nodes.fronts[0].log
     for number in sorted(nodes.fronts, reverse=True):
         assert nodes.end_front(number) == 0
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert {f"partition {number}" for number in range(PARTITIONS)} <= {line.get("actor") for line in lines}
+    for message in ("partition 1 does not serve", "partition 1 serves again"):  # it was stopped for long
+        assert any(message in line["message"] for line in lines)
     nodes.add_front(0)
     with nodes.fronts[0].client() as http:
         found = {one["name"]: one["step"] for one in http.get("/v1/streams").json()}

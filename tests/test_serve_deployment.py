@@ -21,6 +21,8 @@ import serving
 from tidefast import cli
 from tidefast.commands import serve as command
 from tidefast.commands.environment import variables
+from tidefast.serve.cluster.logs import carried_lines
+from tidefast.serve.settings import Settings
 
 # -- the environment -------------------------------------------------------------------------------------------------
 
@@ -174,6 +176,22 @@ def test_every_line_of_a_process_is_a_json_object(tmp_path, monkeypatch):
         ("nonfinite", "blind", True, "warning")
     ]
     assert {"event": "freeze", "stream": "blind"}.items() <= next(line for line in lines if "event" in line).items()
+
+
+def test_what_ray_prints_for_its_processes_is_json_too(capsys):
+    with carried_lines(Settings(cluster="local", log="json")):
+        own = '\x1b[36m(PartitionActor pid=7, ip=10.0.0.2)\x1b[0m {"time": "x", "message": "an {alarm}", "value": 3}'
+        sys.stdout.write(f"{own}\n")
+        sys.stderr.write("\x1b[36m(PartitionActor pid=7)\x1b[0m Traceback (most recent call last):\n\n")
+        sys.stderr.write("a node ")
+        sys.stderr.write("has died\n")
+    sys.stdout.write("text again\n")
+    told = capsys.readouterr()
+    own, rest = told.out.splitlines()
+    assert (json.loads(own), rest) == ({"time": "x", "message": "an {alarm}", "value": 3}, "text again")
+    carried, other = _lines(told.err)
+    assert (carried["message"], carried["process"]) == ("Traceback (most recent call last):", "PartitionActor pid=7")
+    assert (other["message"], other["logger"]) == ("a node has died", "ray")
 
 
 def test_a_start_that_fails_is_a_json_object_too(tmp_path):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import os
 import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -65,35 +68,40 @@ def attributes(span) -> dict:
     return {each.key: getattr(each.value, each.value.WhichOneof("value")) for each in span.attributes}
 
 
-@pytest.fixture(scope="module")
-def told(tmp_path_factory):
-    """What a service told a receiver in its life, and its own metrics at the end of it."""
+@contextlib.contextmanager
+def receiving() -> Iterator[Receiver]:
+    """A receiver to which services that begin meanwhile send."""
     receiver = Receiver()
     thread = threading.Thread(target=receiver.serve_forever)
     thread.start()
-    variables = {
-        "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{receiver.server_address[1]}",
-        "OTEL_METRIC_EXPORT_INTERVAL": "200",
-        "TIDEFAST_SERVE_OTEL": "true",
-    }
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in variables.items():
-            patch.setenv(name, value)
+        patch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{receiver.server_address[1]}")
+        patch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "200")
+        patch.setenv("TIDEFAST_SERVE_OTEL", "true")
         try:
-            with serving.serving(tmp_path_factory.mktemp("otel") / "state", "--max-wait", "0") as running:
-                with running.client() as client:
-                    headers = {"Content-Type": serving.NPY, "traceparent": f"00-{TRACE}-{PARENT}-01"}
-                    body = serving.npy(serving.pictures(20))
-                    client.post("/v1/streams/a/adapt", content=body, headers=headers).raise_for_status()
-                    assert client.get("/v1/streams/none").status_code == 404
-                    shown = client.get("/metrics").text
-                running.process.send_signal(signal.SIGTERM)
-                assert running.process.wait(60) == 0
-                log = running.log.read_text()
+            yield receiver
         finally:
             receiver.shutdown()
             thread.join()
             receiver.server_close()
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory):
+    """What a service told a receiver in its life, and its own metrics at the end of it."""
+    with (
+        receiving() as receiver,
+        serving.serving(tmp_path_factory.mktemp("otel") / "state", "--max-wait", "0") as running,
+    ):
+        with running.client() as client:
+            headers = {"Content-Type": serving.NPY, "traceparent": f"00-{TRACE}-{PARENT}-01"}
+            body = serving.npy(serving.pictures(20))
+            client.post("/v1/streams/a/adapt", content=body, headers=headers).raise_for_status()
+            assert client.get("/v1/streams/none").status_code == 404
+            shown = client.get("/metrics").text
+        running.process.send_signal(signal.SIGTERM)
+        assert running.process.wait(60) == 0
+        log = running.log.read_text()
     return receiver, shown, log
 
 
@@ -134,6 +142,32 @@ def test_the_metrics_are_those_that_prometheus_reads(told):
     }
     assert latency["adapt"].count == sum(latency["adapt"].bucket_counts) == 1
     assert len(latency["adapt"].bucket_counts) == len(latency["adapt"].explicit_bounds) + 1
+    assert not latency["adapt"].HasField("max")  # it is not known
+
+
+def test_streams_that_share_a_step_have_a_span_each_below_their_requests(tmp_path, monkeypatch):
+    monkeypatch.setenv("OTEL_METRICS_EXPORTER", "none")
+    body = serving.npy(serving.pictures(16))
+
+    def adapt(name: str) -> None:
+        with running.client() as client:
+            for _ in range(4):
+                answer = client.post(f"/v1/streams/{name}/adapt", content=body, headers={"Content-Type": serving.NPY})
+                answer.raise_for_status()
+
+    with receiving() as receiver, serving.serving(tmp_path / "state", "--together", "4") as running:
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(adapt, "abcd"))
+        running.process.send_signal(signal.SIGTERM)
+        assert running.process.wait(60) == 0
+    requests = {span.span_id for span in receiver.spans if span.name == "POST /v1/streams/{name}/adapt"}
+    steps = [(span, attributes(span)) for span in receiver.spans if span.name == "step"]
+    assert {span.parent_span_id for span, _ in steps} == requests
+    assert sorted((known["tidefast.stream"], known["tidefast.step"]) for _, known in steps) == [
+        (name, step) for name in "abcd" for step in range(1, 5)
+    ]
+    assert max(known.get("tidefast.together", 1) for _, known in steps) > 1
+    assert receiver.exports == 0
 
 
 def test_a_receiver_that_is_away_harms_nobody(tmp_path, monkeypatch):

@@ -91,7 +91,8 @@ class Fleet:
             again["source"] = first.preparation  # computed once, shared by all
         self._pool = Workers(functools.partial(Adapter, model, first.method, **again), self.workers)
         self._steppers = Workers(functools.partial(JointStepper, self._pool.make), self.workers)
-        self._shares_passes = shares_passes(first)
+        self.shares_passes = shares_passes(first)
+        """Whether streams of one call are stepped together, rather than one after the other."""
         self._scribe = Scribe(first)
         self._entries: dict[str, StreamEntry] = {}
         self._order: OrderedDict[str, None] = OrderedDict()  # streams in memory, the least recently used first
@@ -245,7 +246,7 @@ class Fleet:
         """As `take`, for several streams at once, by name; in the place of what could not be done, why not."""
         for name in batches:
             checked_name(name)
-        if len(batches) < 2 or not self._shares_passes:
+        if len(batches) < 2 or not self.shares_passes:
             return {name: self._taken_or_why_not(name, images, adapt) for name, images in batches.items()}
         records: dict[str, StepRecord] = {}
         results: dict[str, Taken | Exception] = {}
@@ -263,8 +264,8 @@ class Fleet:
                         records[name] = record
                         self._mark(entries[name])
                     self._keep(entries[name], session)
-                if stepper.inseparable and self._shares_passes:
-                    self._shares_passes = False
+                if stepper.inseparable and self.shares_passes:
+                    self.shares_passes = False
                     _log.warning("streams take their steps one by one: %s", stepper.inseparable)
             self._make_room()
         if self._callback is not None:

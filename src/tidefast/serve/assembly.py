@@ -17,6 +17,7 @@ from tidefast.datasets import open_unlabelled
 from tidefast.datasets.cifar10 import CLASSES
 from tidefast.datasets.tensors import SourceBatches
 from tidefast.models.images import source_for
+from tidefast.serve.cluster.layout import require_no_cluster
 from tidefast.serve.service import Service
 from tidefast.serve.settings import Settings
 from tidefast.serve.watch import Watch
@@ -27,6 +28,7 @@ _BUNDLED_SIZES = {"bundled-resnet": _SMALL, "bundled-vit": _SMALL, "bundled-lite
 
 def open_service(settings: Settings, watch: Watch | None = None) -> Service:
     """The service that settings describe, with its state restored; it takes requests after `Service.start`."""
+    require_no_cluster(Path(settings.state))
     device = require_device(settings.device)
     canaries = None if settings.canaries is None else open_unlabelled(settings.canaries)
     network = Specification.parse(settings.model)

@@ -28,7 +28,7 @@ from tidefast.fleet.entry import Taken
 from tidefast.serve import images
 from tidefast.serve.alarms import Alarm
 from tidefast.serve.answer import Answer
-from tidefast.serve.batching import Batcher, PendingRequest, Work
+from tidefast.serve.batching import Batcher, JointWork, PendingRequest, Work
 from tidefast.serve.canaries import MEASURES, Canaries
 from tidefast.serve.decoding import Decoders
 from tidefast.serve.limits import ByteBudget
@@ -78,7 +78,10 @@ class Service:
         self.around_steps: Callable[[Work[images.ImageArray, Answer]], Work[images.ImageArray, Answer]] = lambda work: (
             work
         )
-        """What makes steps, wrapped by whoever wants to follow them."""
+        self.around_joint_steps: Callable[
+            [JointWork[images.ImageArray, Answer]], JointWork[images.ImageArray, Answer]
+        ] = lambda work: work
+        """What makes steps, and those of several streams at once, wrapped by whoever wants to follow them."""
         self._recovering = threading.Lock()
         self._unreadable: set[str] = set()  # idle streams that could not be read when they were last asked for
         self._frozen_by: dict[str, str] = {}  # streams that an alarm froze, and its kind
@@ -157,6 +160,8 @@ class Service:
     async def start(self) -> None:
         """Begin to take requests and snapshots."""
         chosen = self.settings
+        if chosen.together > 1 and not self.fleet.shares_passes:
+            _log.warning("--together does nothing here: this method, policy or network has streams stepped one by one")
         self._batcher: Batcher[images.ImageArray, Answer] = Batcher(
             self.around_steps(self._work),
             workers=chosen.workers,
@@ -165,7 +170,7 @@ class Service:
             queue=chosen.queue,
             stream_queue=chosen.stream_queue,
             together=chosen.together,
-            joint_work=self._joint_work,
+            joint_work=self.around_joint_steps(self._joint_work),
         )
         self._decoders = Decoders()
         self._hands = started_pool(4, "tidefast-hand")

@@ -17,7 +17,7 @@ from tidefast.serve.alarm_kinds import OF_A_STREAM
 
 TOKEN_LENGTH = 16
 _OF_A_NODE = (
-    *("host", "port", "token", "connections", "rate", "body_budget", "access_log", "log", "otel"),
+    *("host", "port", "token", "connections", "rate", "body_budget", "access_log", "otel"),
     *("cluster", "partitions"),
 )
 Seconds = Annotated[float, Interval(gt=0.0, le=1e6)]

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
 from opentelemetry import propagate, trace
@@ -25,7 +25,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import tidefast
 from tidefast.serve.access import App, Receive, Scope, Send
 from tidefast.serve.answer import Answer
-from tidefast.serve.batching import PendingRequest, Work
+from tidefast.serve.batching import JointWork, PendingRequest, Work
 from tidefast.serve.interface import StreamService
 from tidefast.serve.service import Service
 
@@ -38,18 +38,25 @@ def _resource() -> Resource:
     return Resource.create({SERVICE_VERSION: tidefast.__version__, **({} if named else {SERVICE_NAME: "tidefast"})})
 
 
+def _wanted(signal: str) -> bool:
+    """Whether OpenTelemetry's variables leave a signal on; what is sent goes by OTLP."""
+    off = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+    return not off and os.environ.get(f"OTEL_{signal}_EXPORTER", "").strip().lower() != "none"
+
+
 class Telemetry:
     """Spans of requests and of the steps that answer them, and the metrics of `/metrics` every now and then."""
 
     def __init__(self, service: StreamService) -> None:
         self._service = service
         if isinstance(service, Service):  # the steps of a cluster are made elsewhere
-            service.around_steps = self.around_steps
+            service.around_steps, service.around_joint_steps = self.around_steps, self.around_joint_steps
         self._resource = _resource()
         self._provider = TracerProvider(resource=self._resource)
-        self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+        if _wanted("TRACES"):
+            self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
         self._tracer = self._provider.get_tracer(_SCOPE.name, _SCOPE.version)
-        self._metrics = OTLPMetricExporter()
+        self._metrics = OTLPMetricExporter() if _wanted("METRICS") else None
         self._every = float(os.environ.get("OTEL_METRIC_EXPORT_INTERVAL", "60000")) / 1000
         self._since = time.time_ns()
 
@@ -81,47 +88,75 @@ class Telemetry:
         """What makes steps, with a span for each: a child of its first request, with links to the others."""
 
         def traced(name: str, kind: str, requests: Sequence[PendingRequest[Any, Answer]]) -> Sequence[Answer]:
-            askers = [request.context.run(trace.get_current_span) for request in requests]
-            with self._tracer.start_as_current_span(
-                "step",
-                context=trace.set_span_in_context(askers[0]),
-                links=[Link(asker.get_span_context()) for asker in askers[1:]],
-                attributes={
-                    "tidefast.stream": name,
-                    "tidefast.call": kind,
-                    "tidefast.requests": len(requests),
-                    "tidefast.images": sum(request.size for request in requests),
-                },
-            ) as span:
+            with self._step(name, kind, requests) as span:
                 answers = work(name, kind, requests)
-                first = answers[0]
-                span.set_attributes({"tidefast.step": first.step, "tidefast.adapted": first.adapted})
+                _note_step(span, answers)
                 return answers
 
         return traced
+
+    def around_joint_steps(self, work: JointWork[Any, Answer]) -> JointWork[Any, Answer]:
+        """What makes steps of several streams at once, with a span for each of the streams."""
+
+        def traced(
+            kind: str, batches: Mapping[str, Sequence[PendingRequest[Any, Answer]]]
+        ) -> Mapping[str, Sequence[Answer] | Exception]:
+            with contextlib.ExitStack() as stack:
+                spans = {name: stack.enter_context(self._step(name, kind, batches[name])) for name in batches}
+                results = work(kind, batches)
+                for name, span in spans.items():
+                    span.set_attribute("tidefast.together", len(batches))
+                    result = results[name]
+                    if isinstance(result, Exception):
+                        span.record_exception(result)
+                        span.set_status(Status(StatusCode.ERROR))
+                    else:
+                        _note_step(span, result)
+                return results
+
+        return traced
+
+    def _step(
+        self, name: str, kind: str, requests: Sequence[PendingRequest[Any, Answer]]
+    ) -> contextlib.AbstractContextManager[Span]:
+        """The span of one stream's step."""
+        askers = [request.context.run(trace.get_current_span) for request in requests]
+        return self._tracer.start_as_current_span(
+            "step",
+            context=trace.set_span_in_context(askers[0]),
+            links=[Link(asker.get_span_context()) for asker in askers[1:]],
+            attributes={
+                "tidefast.stream": name,
+                "tidefast.call": kind,
+                "tidefast.requests": len(requests),
+                "tidefast.images": sum(request.size for request in requests),
+            },
+        )
 
     # -- metrics ----------------------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
     async def mirrored(self) -> AsyncIterator[None]:
         """Within it what `/metrics` shows is sent every now and then, and at the end once more, with the last spans."""
-        mirror = asyncio.create_task(self._mirror())
+        metrics = self._metrics
+        mirror = None if metrics is None else asyncio.create_task(self._mirror(metrics))
         try:
             yield
         finally:
-            mirror.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await mirror
-            await self._send()
+            if mirror is not None and metrics is not None:
+                mirror.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await mirror
+                await self._send(metrics)
+                await asyncio.to_thread(metrics.shutdown)
             await asyncio.to_thread(self._provider.shutdown)
-            await asyncio.to_thread(self._metrics.shutdown)
 
-    async def _mirror(self) -> None:
+    async def _mirror(self, exporter: OTLPMetricExporter) -> None:
         while True:
             await asyncio.sleep(self._every)
-            await self._send()
+            await self._send(exporter)
 
-    async def _send(self) -> None:
+    async def _send(self, exporter: OTLPMetricExporter) -> None:
         """Send the metrics; whatever prevents it is logged and harms nobody."""
         try:
             text = (await self._service.metrics()).decode()
@@ -131,7 +166,12 @@ class Telemetry:
         metrics = list(as_metrics(text, self._since, time.time_ns()))
         scoped = points.ScopeMetrics(_SCOPE, metrics, "")
         data = points.MetricsData([points.ResourceMetrics(self._resource, [scoped], "")])
-        await asyncio.to_thread(self._metrics.export, data)
+        await asyncio.to_thread(exporter.export, data)
+
+
+def _note_step(span: Span, answers: Sequence[Answer]) -> None:
+    """What is known of a step once it is done."""
+    span.set_attributes({"tidefast.step": answers[0].step, "tidefast.adapted": answers[0].adapted})
 
 
 def _note(span: Span, verb: str, scope: Scope, status: int) -> None:
@@ -191,8 +231,8 @@ def _histogram_points(family: Metric, since: int, now: int) -> list[points.Histo
             sum=entry["sum"],
             bucket_counts=[upper - lower for lower, upper in zip([0, *entry["counts"]], entry["counts"], strict=False)],
             explicit_bounds=entry["edges"][:-1],
-            min=0.0,
-            max=0.0,
+            min=None,  # type: ignore[arg-type]  # not known; the protocol has it optional
+            max=None,  # type: ignore[arg-type]  # likewise
         )
         for entry in found.values()
     ]

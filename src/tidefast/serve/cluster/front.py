@@ -114,12 +114,17 @@ class Front:
             await asyncio.sleep(_BEAT)
 
     def _note(self, states: list[PartitionState]) -> None:
+        served = [state.phase == "serving" for state in self._states] or [True] * len(states)
         self._states = states
         for index, state in enumerate(states):
             if state.phase == "serving":
                 self._absent.pop(index, None)
+                if not served[index]:
+                    _log.info("partition %d serves again", index)
             else:
                 self._absent.setdefault(index, time.time())
+                if served[index]:
+                    _log.warning("partition %d does not serve: %s", index, state.problem or state.phase)
 
     # -- asking partitions ------------------------------------------------------------------------------------
 

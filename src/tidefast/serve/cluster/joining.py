@@ -18,6 +18,7 @@ from typing import Any
 
 from tidefast.errors import how_to_install
 from tidefast.serve.cluster.layout import ClusterLayout, made_layout
+from tidefast.serve.cluster.logs import carried_lines
 from tidefast.serve.settings import Settings
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -56,7 +57,7 @@ def joined(settings: Settings) -> Iterator[Front]:
     """A front of the cluster that settings describe; what prevents it is a ValueError or an OSError."""
     common = settings.of_the_cluster()
     state = Path(common.state)
-    with _connected(settings.cluster or LOCAL, state), _interruptible():
+    with carried_lines(settings), _connected(settings.cluster or LOCAL, state), _interruptible():
         layout = made_layout(state, settings.partitions, otherwise=max(1, int(sum(cores_of_nodes().values()))))
         name, node = secrets.token_hex(8), ray.get_runtime_context().get_node_id()
         steward = functools.partial(_steward, common, layout)

@@ -47,6 +47,12 @@ def read_layout(state: Path) -> ClusterLayout | None:
         raise FolderError(f"{state / _FILE} is damaged: {error}") from error
 
 
+def require_no_cluster(state: Path) -> None:
+    """A FolderError where a cluster keeps its streams: one process would not see them, and begin others beside them."""
+    if read_layout(state) is not None:
+        raise FolderError(f"{state} holds the streams of a cluster: give --cluster too, or --state another folder")
+
+
 def made_layout(state: Path, partitions: int | None, otherwise: int) -> ClusterLayout:
     """The layout of a state folder, made when there is none; `otherwise` is for those who do not care."""
     if (state / "snapshots").exists():

@@ -17,6 +17,7 @@ from tidefast.errors import TidefastError
 from tidefast.serve.answer import Answer
 from tidefast.serve.assembly import open_service
 from tidefast.serve.cluster.layout import ClusterLayout, read_layout
+from tidefast.serve.cluster.logs import log_as_actor
 from tidefast.serve.cluster.tenure import LOOKS, LostTenureError, Tenure
 from tidefast.serve.refused import RefusedError
 from tidefast.serve.repeated import quieten
@@ -52,7 +53,7 @@ class Partition:
     """
 
     def __init__(self, settings: Settings, layout: ClusterLayout, index: int) -> None:
-        logging.basicConfig(format=f"%(asctime)s %(levelname)s partition {index}: %(message)s", level=logging.INFO)
+        log_as_actor(f"partition {index}", settings)
         quieten()
         keep_memory()
         self._settings, self._layout, self._index = own_settings(settings, layout), layout, index

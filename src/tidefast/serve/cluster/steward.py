@@ -17,6 +17,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tidefast.serve.cluster.layout import ClusterLayout
+from tidefast.serve.cluster.logs import log_as_actor
 from tidefast.serve.cluster.partition import Condition, Partition
 from tidefast.serve.cluster.placement import best_node, next_move
 from tidefast.serve.settings import Settings
@@ -73,7 +74,7 @@ class Steward:
     """The actor; it begins with the first call."""
 
     def __init__(self, settings: Settings, layout: ClusterLayout) -> None:
-        logging.basicConfig(format="%(asctime)s %(levelname)s steward: %(message)s", level=logging.INFO)
+        log_as_actor("steward", settings)
         self._settings, self._layout = settings, layout
         self._handles: dict[int, Any] = {}
         self._states = [PartitionState("starting", 0, "", "", 0)] * layout.partitions
