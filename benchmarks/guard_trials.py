@@ -151,8 +151,8 @@ def print_settings() -> None:
 
 def _variants() -> Iterator[tuple[str, tuple[float, float]]]:
     """Each number that plays a part with canaries; of the growth it is the surplus that is halved and doubled."""
-    names = ("limit", "confirmed", "allowance", "worth_keeping", "asked", "eagerness", "canaries", "harshest", "mildest")
-    for name in (*names, "patience", "quiet"):
+    names = ("limit", "confirmed", "allowance", "worth_keeping", "asked", "eagerness", "canaries", "harshest")
+    for name in (*names, "mildest", "patience", "quiet"):
         value = getattr(Guard(), name)
         yield name, (type(value)(value / 2), value * 2)
     surplus = Guard().growth - 1

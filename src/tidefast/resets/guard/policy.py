@@ -80,9 +80,9 @@ class Guard(Promises):
         **Promises.measures,
     }
 
-    limit: Positive = 2.0
+    limit: Positive = 4.0
     """Standard errors of loss, added up, at which it asks again; on the way there the learning rate falls to zero."""
-    confirmed: NonNegative = 1.0
+    confirmed: NonNegative = 0.5
     """Standard errors of loss when it asks again, above which it goes back."""
     allowance: NonNegative = 0.25
     """Standard errors of loss that do not count, each time canaries are asked."""
