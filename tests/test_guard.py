@@ -90,7 +90,7 @@ def test_canaries_are_drawn_from_all_classes_of_sorted_source_images(network):
     assert len(classes[:16].unique()) >= 6, "a batch of canaries mixes classes as a stream does"
 
 
-def test_losses_add_up_less_the_allowance_and_never_below_zero_and_at_the_limit_begin_again(network, canaries, drift):
+def test_losses_add_up_less_the_allowance_and_never_below_zero_and_half_remains_of_an_alarm(network, canaries, drift):
     """A second, plain account of the sum from what is measured: at every look, and after every alarm."""
     guard = resets.Guard(limit=3.0, allowance=0.5, asked=32)
     adapter = tidefast.adapt(network, "tent", reset=guard, source=canaries, optimizer="adam:lr=0.03")
@@ -105,25 +105,43 @@ def test_losses_add_up_less_the_allowance_and_never_below_zero_and_at_the_limit_
             assert measured["evidence"] >= 0.0
             evidence = measured["evidence"]
             if evidence >= 3.0:
-                evidence, alarms = 0.0, alarms + 1
-                fired += adapter.last.reset_fraction == 1.0
+                confirmed = adapter.last.reset_fraction == 1.0
+                evidence, alarms, fired = 0.0 if confirmed else 1.5, alarms + 1, fired + confirmed
             else:
                 assert adapter.last.reset_fraction == 0.0
             assert adapter.state["reset"]["lost"] == evidence
     assert 0 < fired < alarms, "some alarms are confirmed by more canaries, and some are not"
 
 
-def test_an_alarm_that_more_canaries_do_not_confirm_changes_nothing(network, canaries, drift):
+def test_an_alarm_that_more_canaries_do_not_confirm_leaves_parameters_and_the_doubt(network, canaries, drift):
     guard = resets.Guard(limit=0.5, allowance=0.0, confirmed=1e9)
     adapter = tidefast.adapt(network, "tent", reset=guard, source=canaries, optimizer="adam:lr=0.03")
     alarms = 0
     for images, _ in drift[:20]:
         adapter(images)
-        alarms += adapter.last.measurements.get("evidence", 0.0) >= 0.5
+        if adapter.last.measurements.get("evidence", 0.0) >= 0.5:
+            alarms += 1
+            assert adapter.state["reset"]["lost"] == 0.25
         assert adapter.last.reset_fraction == 0.0
         assert adapter.state["reset"]["rate"] == 1.0
     assert alarms > 0
     assert adapter.optimizer.param_groups[0]["lr"] == pytest.approx(0.03 * in_use(adapter))
+
+
+def test_while_in_doubt_the_network_that_does_not_adapt_answers(network, canaries, drift):
+    guard = resets.Guard(limit=2.0, allowance=0.0, confirmed=1e9)
+    adapter = tidefast.adapt(network, "tent", reset=guard, source=canaries, optimizer="adam:lr=0.03")
+    plain, reference = tidefast.adapt(network, "tent"), tidefast.adapt(network, "batchnorm")
+    in_doubt = []
+    for images, _ in drift[:30]:
+        plain.network.arena.assign(adapter.network.arena.values)
+        known, own = reference(images), plain.predict(images)
+        predicted, answered = adapter.predict(images), adapter(images)
+        in_doubt.append(adapter.last.measurements["reference_answers"] == 1.0)
+        assert torch.equal(answered, predicted)
+        assert torch.equal(answered, known if in_doubt[-1] else own)
+    assert any(in_doubt)
+    assert not all(in_doubt)
 
 
 def test_a_network_that_learns_nothing_is_never_reset(network, canaries, drift):

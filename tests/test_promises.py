@@ -14,7 +14,7 @@ from torch import Tensor
 
 import tidefast
 from tidefast import resets
-from tidefast.core.state import State
+from tidefast.core.state import Field, State
 from tidefast.resets.guard.evidence import Evidence
 from tidefast.testing import check_adapter, small_network
 
@@ -45,7 +45,7 @@ def within(differing: list[bool], budget: float) -> bool:
 )
 def test_the_budget_holds_at_every_moment_whatever_is_answered(budget, calls):
     guard = resets.Guard(budget=budget)
-    state = State(guard.promise_fields())
+    state = State([*guard.promise_fields(), Field("lost", float)])
     given_answers, references, counted = [], [], []
     for counts, pairs in calls:
         own, other = one_hot([a for a, _ in pairs]), one_hot([b for _, b in pairs])
@@ -72,7 +72,7 @@ def test_the_budget_holds_at_every_moment_whatever_is_answered(budget, calls):
 @given(st.integers(1, 200), st.floats(0.01, 1.0))
 def test_the_whole_budget_is_spent_where_all_answers_differ(n, budget):
     guard = resets.Guard(budget=budget)
-    state = State(guard.promise_fields())
+    state = State([*guard.promise_fields(), Field("lost", float)])
     guard.answer(one_hot([0] * n), lambda: one_hot([1] * n), state, counts=True)
     assert state.number("overruled") == math.floor(budget * n)
 
@@ -156,6 +156,7 @@ def test_a_promise_costs_one_pass_and_none_costs_nothing(promise, passes):
     assert len(counted) == passes
     assert set(adapter.last.measurements) == {
         "rate",
+        "reference_answers",
         *(["overruled"] if "budget" in promise else []),
         *(["label_evidence", "label_evidence_needed"] if "alpha" in promise else []),
     }

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 import torch
-from annotated_types import Ge
+from annotated_types import Ge, Interval
 from torch import Tensor
 
 from tidefast.core.constraints import Count, NonNegative, Positive, PositiveShare, Share
@@ -49,10 +49,10 @@ class Guard(Promises):
     2. The adapted network and the one that does not adapt answer them; a canary that only the second gets right
        counts +1, one that only the first gets right -1, and their sum is divided by its standard error.
     3. These losses, less `allowance` each time, are added up, never below zero (a CUSUM); the nearer the sum is to
-       `limit`, the lower the learning rate, and at `limit` four times as many canaries are asked at once.
-    4. If these lose more than `confirmed` standard errors, the network goes back: to the parameters with which it was
-       furthest ahead, as the same sum of its gains tells, if they are better than the source now, else to the source;
-       if not, the sum begins again.
+       `limit`, the lower the learning rate, and from the share `doubt` of it on the one that does not adapt answers.
+    4. At `limit` four times as many canaries are asked at once; if these lose more than `confirmed` standard errors,
+       the network goes back: to the parameters with which it was furthest ahead, as the same sum of its gains tells,
+       if they are better than the source now, else to the source; if not, the doubt remains.
     5. Having gone back, the learning rate stays lower, the more the sooner harm was done, and once more by as much as
        it had been lowered already; it grows again as long as the network does not go back.
 
@@ -76,13 +76,17 @@ class Guard(Promises):
         "kept_belief": Measurement("What the source believes of the answers, relative to its own.", "share"),
         "rate": Measurement("Learning rate in use over the one that was given.", "share"),
         "back_to_kept": Measurement("Of a reset: 1 when it went back to parameters that were ahead, 0 to the source."),
+        "reference_answers": Measurement("1 where evidence of harm made the network that does not adapt answer."),
         "trained_answers": Measurement("1 while the source as it was trained answers, with its own statistics."),
         **Promises.measures,
     }
 
     limit: Positive = 4.0
     """Standard errors of loss, added up, at which it asks again; on the way there the learning rate falls to zero."""
-    confirmed: NonNegative = 0.5
+    doubt: Annotated[float, Interval(gt=0.0, lt=1.0)] = 0.5
+    """The share of `limit` from which on the network that does not adapt answers in its place, and to which the sum
+    returns when more canaries do not confirm the loss."""
+    confirmed: NonNegative = 1.5
     """Standard errors of loss when it asks again, above which it goes back."""
     allowance: NonNegative = 0.25
     """Standard errors of loss that do not count, each time canaries are asked."""
@@ -149,9 +153,10 @@ class Guard(Promises):
         rate, before = state.number("rate"), self._rate_in_use(state)
         asks = unasked >= min(2 * self.asked, batches * len(step.images) / self.eagerness)
         state.update({"batches": batches, "unasked": 0 if asks else unasked})
+        measured = {"rate": before, "reference_answers": float(self._doubts(state)), **self.promised(state)}
         ask = self._ask_canaries if CANARIES in step.constants else self._ask_stream
         shown = ask(step, state) if asks else _LookResult()
-        measured = {"rate": before, **self.promised(state), **shown.measured}
+        measured |= shown.measured
         if shown.harmful:
             share = min(self.mildest, max(self.harshest, batches / self.patience))
             state["rate"] = max(_LOWEST_RATE, rate * rate * share)
@@ -164,6 +169,10 @@ class Guard(Promises):
             return Verdict(keeps=shown.best, measurements=measured)
         measured["back_to_kept"] = float(shown.back)
         return Verdict(fraction=1.0, cut=0, target="kept" if shown.back else "live", measurements=measured)
+
+    def _doubts(self, state: State) -> bool:
+        """Whether the evidence of harm is such that the network that does not adapt answers."""
+        return state.number("lost") >= self.doubt * self.limit
 
     def _rate_in_use(self, state: State) -> float:
         """The learning rate over the one that was given: lower while there is evidence of harm."""
@@ -178,15 +187,17 @@ class Guard(Promises):
         won = max(0.0, state.number("won") - lost - self.allowance)
         most = state.number("most_won") if won else 0.0
         best = won >= self.worth_keeping and won > most
-        looks, suspects = int(state.number("looks")), evidence >= self.limit
-        lost_so_far = 0.0 if suspects else evidence
-        state.update({"lost": lost_so_far, "won": won, "most_won": max(won, most), "looks": looks + 1})
+        looks = int(state.number("looks"))
+        state.update({"lost": evidence, "won": won, "most_won": max(won, most), "looks": looks + 1})
         measured = {"agreement": agreement, "reference_agreement": reference, "evidence": evidence}
         due = looks < _EARLY_LOOKS or looks % _RARELY == 0 or state["trained_answers"]
         if due and self.as_trained and step.network.statistics.needs_batch:
             self._ask_as_trained(step, state, look, own)
             measured["trained_answers"] = state.number("trained_answers")
-        harmful, back = self._ask_again(step, state) if suspects else (False, False)
+        harmful = back = False
+        if evidence >= self.limit:
+            harmful, back = self._ask_again(step, state)
+            state["lost"] = 0.0 if harmful else self.doubt * self.limit
         return _LookResult(harmful, back, best, measured)
 
     def _look(self, step: Step, state: State, asked: int) -> DressedCanaries:
@@ -232,6 +243,8 @@ class Guard(Promises):
     def answer(self, logits: Tensor, reference: Reference, state: State, *, counts: bool) -> Tensor:
         if state.get("trained_answers"):
             logits = reference(running_statistics=True).to(logits.dtype)
+        elif self._doubts(state):
+            logits = reference().to(logits.dtype)
         return super().answer(logits, reference, state, counts=counts)
 
     def _ask_stream(self, step: Step, state: State) -> _LookResult:
