@@ -150,11 +150,13 @@ def print_settings() -> None:
 
 
 def _variants() -> Iterator[tuple[str, tuple[float, float]]]:
-    """Each number that plays a part with canaries; of the growth it is the surplus that is halved and doubled."""
+    """Each number that plays a part with canaries; of the growth it is the surplus that is halved and doubled, and
+    twice the doubt would be 1, at which the sum could not fall any more."""
     names = ("limit", "confirmed", "allowance", "worth_keeping", "asked", "eagerness", "canaries", "harshest")
     for name in (*names, "mildest", "patience", "quiet"):
         value = getattr(Guard(), name)
         yield name, (type(value)(value / 2), value * 2)
+    yield "doubt", (Guard().doubt / 2, 0.99)
     surplus = Guard().growth - 1
     yield "growth", (1 + surplus / 2, 1 + surplus * 2)
 
