@@ -52,7 +52,7 @@ class Guard(Promises):
        `limit`, the lower the learning rate, and from the share `doubt` of it on the one that does not adapt answers.
     4. At `limit` four times as many canaries are asked at once; if these lose more than `confirmed` standard errors,
        the network goes back: to the parameters with which it was furthest ahead, as the same sum of its gains tells,
-       if they are better than the source now, else to the source; if not, the doubt remains.
+       if they gain more than that over the source now, else to the source; if not, the doubt remains.
     5. Having gone back, the learning rate stays lower, the more the sooner harm was done, and once more by as much as
        it had been lowered already; it grows again as long as the network does not go back.
 
@@ -86,8 +86,9 @@ class Guard(Promises):
     doubt: Annotated[float, Interval(gt=0.0, lt=1.0)] = 0.5
     """The share of `limit` from which on the network that does not adapt answers in its place, and to which the sum
     returns when more canaries do not confirm the loss."""
-    confirmed: NonNegative = 1.5
-    """Standard errors of loss when it asks again, above which it goes back."""
+    confirmed: NonNegative = 1.0
+    """Standard errors of loss when it asks again, above which it goes back; and of gain over the source, above which
+    to what was kept."""
     allowance: NonNegative = 0.25
     """Standard errors of loss that do not count, each time canaries are asked."""
     worth_keeping: NonNegative = 1.0
@@ -215,7 +216,7 @@ class Guard(Promises):
         if step.kept is not None:
             with step.network.arena.holding(step.kept):
                 kept = look.right(step.network)
-            back = bool(lead(kept, best) > 0)
+            back = bool(lead(kept, best) > self.confirmed)
             best = kept if back else best
         return bool(lead(best, own) > self.confirmed), back
 
