@@ -4,6 +4,7 @@
     python benchmarks/guard_trials.py settings
     python benchmarks/guard_trials.py kept            # going back to kept parameters, on the streams it was tuned on
     python benchmarks/guard_trials.py statistics
+    python benchmarks/guard_trials.py alone           # without canaries
     python benchmarks/guard_trials.py cost
     python benchmarks/guard_trials.py life            # draws docs/images/guard-life.png
 
@@ -47,6 +48,7 @@ def main(what: str, *policies: str) -> None:
         "settings": print_settings,
         "kept": print_kept,
         "statistics": print_statistics,
+        "alone": print_alone,
         "cost": print_cost,
         "life": draw_life,
     }
@@ -227,6 +229,24 @@ def print_statistics() -> None:
             tidefast.adapt(network, eta, optimizer=optimizer, reset="guard:as_trained=true", source=_held(data)),
         ]
         print(f"| {title} | " + " | ".join(f"{_accuracy(one, batches):.1f}" for one in contestants) + " |", flush=True)
+
+
+def print_alone() -> None:
+    """Without canaries, on the hard level: points over batch statistics, and in brackets the resets."""
+    batches = _batches("hard", 43, 500)
+    reference = _accuracy(tidefast.adapt(NETWORK, "batchnorm"), batches)
+    print("| method | rate | plain | + guard without canaries | + guard |")
+    print("| --- | ---: | ---: | ---: | ---: |")
+    for (title, method), rate in itertools.product({"Tent": "tent", **METHODS}.items(), (1, 10, 30, 100)):
+        alone = tidefast.adapt(NETWORK, method, reset="guard", optimizer=f"adam:lr={rate * 1e-3}")
+        shown = []
+        for adapter in (_adapter(method, "never", rate), alone, _adapter(method, "guard", rate)):
+            history = tidefast.History()
+            adapter.callbacks.append(history)
+            gain = _accuracy(adapter, batches) - reference
+            resets = sum(record.reset_fraction > 0 for record in history)
+            shown.append(f"{gain:+.1f}" + (f" ({resets})" if resets else ""))
+        print(f"| {title} | {rate} | " + " | ".join(shown) + " |", flush=True)
 
 
 def print_cost() -> None:
