@@ -250,18 +250,12 @@ class _LayerByStream:
             shift = torch.addcmul(bias, mean, scale, value=-1.0)
             scale, shift = (_beside(inputs, current.of_rows(values, len(inputs))) for values in (scale, shift))
             return torch.addcmul(shift, inputs, scale).to(inputs.dtype)
-        if inputs[0].numel() == inputs.shape[1] and any(
-            size == 1 and not own for size, own in zip(sizes, current.alone, strict=True)
-        ):
+        if _pixels(inputs) == 1 and any(size == 1 and not own for size, own in zip(sizes, current.alone, strict=True)):
             raise ValueError("one value of each channel has no variance")
         few = inputs.device.type != "cpu" or inputs.nbytes <= _FEW_BYTES * len(sizes)
-        run: Callable[..., tuple[Tensor, Tensor, Tensor]]
-        if few or current.given is not None:
-            run = _BatchNormOfAll.apply
-            outputs, means, deviations = run(inputs, weight, bias, current, mean, variance, module.eps)
-        else:
-            run = _BatchNormOfEach.apply
-            outputs, means, deviations = run(inputs, weight, bias, sizes, module.eps)
+        kind = _BatchNormOfAll if few or current.given is not None else _BatchNormOfEach
+        run: Callable[..., tuple[Tensor, Tensor, Tensor]] = kind.apply
+        outputs, means, deviations = run(inputs, weight, bias, current, mean, variance, module.eps)
         if sliding is not None:
             rounded = means.dtype in HALF_PRECISION
             own = torch.stack([means, deviations.pow(-2) - module.eps])
@@ -316,16 +310,24 @@ class _LayerByStream:
 
 
 class _BatchNormOfEach(torch.autograd.Function):
-    """Batch normalisation of each stream's rows by themselves, in one node of the graph: for rows that are many.
+    """Batch normalisation of every stream's rows by their own statistics, with scale and shift [streams, channels].
 
-    Like `functional.batch_norm` on each part, with scale and shift [streams, channels]; means and deviations (their
-    inverse) as well.
+    One call of the kernel for each stream, so that what it reads and writes stays in the cache. Besides the outputs it
+    gives each stream's means and inverse deviations [streams, channels].
     """
 
     @staticmethod
     def forward(
-        ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor, sizes: list[int], eps: float
+        ctx: Any,
+        inputs: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        current: _PassByStream,
+        mean: Tensor | None,
+        variance: Tensor | None,
+        eps: float,
     ) -> tuple[Tensor, Tensor, Tensor]:
+        sizes = [size * (len(inputs) // len(current.owners)) for size in current.sizes]
         outputs = torch.empty_like(inputs)
         means, deviations = torch.empty_like(weight), torch.empty_like(weight)
         rows = zip(weight.unbind(), bias.unbind(), means.unbind(), deviations.unbind(), strict=True)
@@ -367,14 +369,14 @@ class _BatchNormOfEach(torch.autograd.Function):
             torch.cat(images) if needed[0] else None,
             torch.stack(scales) if needed[1] else None,
             torch.stack(shifts) if needed[2] else None,
-            *(None,) * 2,
+            *(None,) * 4,
         )
 
 
 class _BatchNormOfAll(torch.autograd.Function):
-    """The same for all streams at once, by sums over rows: for rows that are few, where calls are what costs.
+    """The same in a handful of calls for all streams: where each has few rows, calls are what costs.
 
-    mean, variance: of the streams whose images are alone.
+    mean, variance: what the rows of streams that are `alone` are normalised by [channels].
     """
 
     @staticmethod
@@ -412,24 +414,23 @@ class _BatchNormOfAll(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         inputs, weight, means, deviations = ctx.saved_tensors
         current: _PassByStream = ctx.current
-        wide, gradient = inputs.to(means.dtype), gradient.to(means.dtype)
-        memory = torch.mul(wide, gradient)
+        gradient = gradient.to(means.dtype)
+        rows, pixels = len(inputs), _pixels(inputs)
+        away = torch.sub(inputs, _beside(inputs, current.of_rows(means, rows)))
         shifts = current.totals(_sums(gradient))
-        scales = torch.addcmul(current.totals(_sums(memory)), means, shifts, value=-1.0) * deviations
+        scales = current.totals(_sums(away * gradient)) * deviations
         images = None
         if ctx.needs_input_grad[0]:
             # scale x (G - its mean - normalised inputs x mean of G x these), as slopes along G and the inputs
-            rows = len(wide)
             along = weight * deviations
-            share = along / (current.counts * (_pixels(wide) * (rows // len(current.owners))))
+            share = along / (current.counts * (pixels * (rows // len(current.owners))))
             if current.given is not None:  # statistics that are given do not move with the images
                 share = torch.where(current.given, 0.0, share)
-            slope = scales * deviations * share
-            constant = slope * means - shifts * share
             along, slope, constant = (
-                _beside(wide, current.of_rows(values, rows)) for values in (along, slope, constant)
+                _beside(inputs, current.of_rows(values, rows))
+                for values in (along, scales * deviations * share, shifts * -share)
             )
-            images = torch.addcmul(constant, wide, slope, value=-1.0, out=memory).addcmul_(gradient, along)
+            images = torch.addcmul(constant, away, slope, value=-1.0, out=away).addcmul_(gradient, along)
             images = images.to(inputs.dtype)
         return images, scales.to(weight.dtype), shifts.to(weight.dtype), *(None,) * 4
 
