@@ -2,11 +2,13 @@
 
     python benchmarks/fleet.py                       # the tables of docs/performance.md, some five minutes
     python benchmarks/fleet.py --networks bundled-vit --pairs eta+asr --sizes 4
+    python benchmarks/fleet.py --memory default      # in a process as torch finds it
 
 Two fleets get the same images, the one all streams in one call, the other one stream after the other, by turns in one
 process with one thread of torch; seconds are those of the processor, and a ratio is of the medians. "1" are single
-images, which are answered in the company of those before and make a step when `window` of them are there. Answers are
-compared: the last column is the largest difference, as a share of the largest logit.
+images, which are answered in the company of those before and make a step when `window` of them are there. The process
+keeps its memory, as those of the commands and the service do. Answers are compared: the last column is the largest
+difference, as a share of the largest logit.
 """
 
 from __future__ import annotations
@@ -107,7 +109,10 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=64)
     parser.add_argument("--sizes", type=int, nargs="+", default=[1, 4, 16], help="images of a stream in a call")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--memory", choices=["kept", "default"], default="kept", help="see tidefast.keep_memory")
     options = parser.parse_args()
+    if options.memory == "kept":
+        tidefast.keep_memory()
     torch.set_num_threads(1)
     logging.getLogger("tidefast").setLevel(logging.ERROR)  # that batches are small is the point
     print(TITLE, flush=True)

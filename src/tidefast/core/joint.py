@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,9 @@ from tidefast.core.arena import ArenaRow
 from tidefast.core.network import Network
 from tidefast.core.sliding import HALF_PRECISION, SlidingPass, fitting, moments, moments_of_each
 
+_FEW_BYTES = 256 * 2**10
+"""Inputs of one stream up to which, on a processor, a call of the batch normalisation kernel for each costs more than
+expressions over those of all; more of them would leave the cache from one expression to the next."""
 _PLAIN_BATCH_NORM = _BatchNorm.forward
 _PLAIN_OF_EACH_IMAGE = (nn.LayerNorm.forward, nn.GroupNorm.forward)
 
@@ -48,26 +52,53 @@ class _PassByStream:
         return numbers.to(self.device, non_blocking=True)
 
     @functools.cached_property
-    def shares(self) -> Tensor:
-        """Of each image in its stream's mean [streams, images]."""
-        own = functional.one_hot(self.owners, len(self.sizes)).T.double()
-        return own / own.sum(1, keepdim=True)
+    def size(self) -> int | None:
+        """Images of every stream, where they are equally many."""
+        return self.sizes[0] if len(set(self.sizes)) == 1 else None
+
+    @functools.cached_property
+    def counts(self) -> Tensor | int:
+        """Images of each stream [streams, 1], or of every one."""
+        if self.size is not None:
+            return self.size
+        return torch.tensor(self.sizes, device="cpu")[:, None].to(self.device, non_blocking=True)
+
+    @functools.cached_property
+    def given(self) -> Tensor | None:
+        """Which streams are `alone` [streams, 1]; None where none is."""
+        if not any(self.alone):
+            return None
+        return torch.tensor(self.alone, device="cpu")[:, None].to(self.device, non_blocking=True)
+
+    def owners_of(self, rows: int) -> Tensor:
+        """Of each row, of which an image may have several, the number of its stream."""
+        each = rows // len(self.owners)
+        return self.owners if each == 1 else self.owners.repeat_interleave(each)
 
     def of_rows(self, values: Tensor, rows: int) -> Tensor:
-        """Of each row, of which an image may have several, its stream's values [streams, ...]."""
-        if rows == len(self.sizes):
+        """Of each row its stream's values [streams, ...]."""
+        return values if rows == len(self.sizes) else values.index_select(0, self.owners_of(rows))
+
+    def totals(self, values: Tensor) -> Tensor:
+        """Of each stream the sum over its rows [rows, channels]."""
+        rows, streams = len(values), len(self.sizes)
+        if rows == streams:
             return values
-        return values.index_select(0, self.owners.repeat_interleave(rows // len(self.owners)))
+        if self.size is not None:
+            return values.view(streams, rows // streams, -1).sum(1)
+        return values.new_zeros(streams, values.shape[1]).index_add_(0, self.owners_of(rows), values)
+
+    def means(self, values: Tensor, each: int = 1) -> Tensor:
+        """Of each stream the mean, where a row [rows, channels] is the sum of `each` values."""
+        return self.totals(values) / (self.counts * (each * (len(values) // len(self.owners))))
 
     def of_streams(self, moments: Tensor) -> Tensor:
         """Means and variances [2, streams, channels] of rows that have these ones [2, rows, channels]."""
         rows = moments.shape[1]
         if rows == len(self.sizes):
             return moments
-        each = rows // len(self.owners)
-        shares = (self.shares.repeat_interleave(each, 1) / each).to(moments.dtype)
-        mean = shares @ moments[0]
-        return torch.stack([mean, shares @ (moments[1] + (moments[0] - self.of_rows(mean, rows)).square_())])
+        mean = self.means(moments[0])
+        return torch.stack([mean, self.means(moments[1] + (moments[0] - self.of_rows(mean, rows)).square_())])
 
 
 class JointNetwork:
@@ -199,7 +230,8 @@ class _LayerByStream:
             return None
         if leaf not in self._own:
             return parameter.detach().expand(len(current.sizes), *parameter.shape)
-        return torch.unflatten(current.values[self._own[leaf]], 1, parameter.shape)
+        values = current.values[self._own[leaf]]
+        return values if parameter.dim() == 1 else torch.unflatten(values, 1, parameter.shape)
 
     def _batch_norm(self, current: _PassByStream, sizes: list[int], inputs: Tensor) -> Tensor:
         module: Any = self._module
@@ -207,23 +239,23 @@ class _LayerByStream:
         if weight is None or bias is None:
             return self._one_by_one(current, sizes, inputs)
         module._check_input_dim(inputs)
-        sliding = current.sliding
-        if sliding is not None and sliding.normalizes:
-            of_images = moments(inputs, range(2, inputs.dim()))
-            mean, variance = sliding.moved(module, current.of_streams(of_images))
+        sliding, (mean, variance) = current.sliding, self._running
+        slides = sliding is not None and sliding.normalizes
+        if slides or module.running_mean is not None:
+            if sliding is not None and slides:
+                mean, variance = sliding.moved(module, current.of_streams(moments(inputs, range(2, inputs.dim()))))
+            assert mean is not None
+            assert variance is not None
             scale = weight * torch.rsqrt(variance + module.eps)
             shift = torch.addcmul(bias, mean, scale, value=-1.0)
-            shape = (len(inputs), -1, *(1,) * (inputs.dim() - 2))
-            scale, shift = (current.of_rows(values, len(inputs)).view(shape) for values in (scale, shift))
+            scale, shift = (_beside(inputs, current.of_rows(values, len(inputs))) for values in (scale, shift))
             return torch.addcmul(shift, inputs, scale).to(inputs.dtype)
-        mean, variance = self._running
-        alone = (True,) * len(sizes) if module.running_mean is not None else current.alone
-        if inputs[0].numel() == inputs.shape[1] and any(
-            size == 1 and not own for size, own in zip(sizes, alone, strict=True)
-        ):
+        if _pixels(inputs) == 1 and any(size == 1 and not own for size, own in zip(sizes, current.alone, strict=True)):
             raise ValueError("one value of each channel has no variance")
-        run: Callable[..., tuple[Tensor, Tensor, Tensor]] = _BatchNormOfEach.apply
-        outputs, means, deviations = run(inputs, weight, bias, sizes, alone, mean, variance, module.eps)
+        few = inputs.device.type != "cpu" or inputs.nbytes <= _FEW_BYTES * len(sizes)
+        kind = _BatchNormOfAll if few or current.given is not None else _BatchNormOfEach
+        run: Callable[..., tuple[Tensor, Tensor, Tensor]] = kind.apply
+        outputs, means, deviations = run(inputs, weight, bias, current, mean, variance, module.eps)
         if sliding is not None:
             rounded = means.dtype in HALF_PRECISION
             own = torch.stack([means, deviations.pow(-2) - module.eps])
@@ -278,11 +310,10 @@ class _LayerByStream:
 
 
 class _BatchNormOfEach(torch.autograd.Function):
-    """Batch normalisation of every stream's rows by their own statistics, scale and shift.
+    """Batch normalisation of every stream's rows by their own statistics, with scale and shift [streams, channels].
 
-    One call of the kernel for each stream: what it reads and writes stays in the cache, sizes may differ, and the bits
-    are those of the layer alone. A single call that treats all streams at once was slower in every layout. Besides the
-    outputs it gives each stream's means and inverse deviations [streams, channels].
+    One call of the kernel for each stream, so that what it reads and writes stays in the cache. Besides the outputs it
+    gives each stream's means and inverse deviations [streams, channels].
     """
 
     @staticmethod
@@ -291,64 +322,129 @@ class _BatchNormOfEach(torch.autograd.Function):
         inputs: Tensor,
         weight: Tensor,
         bias: Tensor,
-        sizes: list[int],
-        alone: tuple[bool, ...],
+        current: _PassByStream,
         mean: Tensor | None,
         variance: Tensor | None,
         eps: float,
     ) -> tuple[Tensor, Tensor, Tensor]:
+        sizes = [size * (len(inputs) // len(current.owners)) for size in current.sizes]
         outputs = torch.empty_like(inputs)
         means, deviations = torch.empty_like(weight), torch.empty_like(weight)
         rows = zip(weight.unbind(), bias.unbind(), means.unbind(), deviations.unbind(), strict=True)
-        parts = zip(torch.split(inputs, sizes), torch.split(outputs, sizes), rows, alone, strict=True)
-        for part, output, (scale, shift, own_mean, own_deviation), own in parts:
-            if own:
-                output.copy_(functional.batch_norm(part, mean, variance, scale, shift, False, 0.0, eps))
-            else:
-                torch.ops.aten.native_batch_norm.out(
-                    part,
-                    scale,
-                    shift,
-                    None,
-                    None,
-                    True,
-                    0.0,
-                    eps,
-                    out=output,
-                    save_mean=own_mean,
-                    save_invstd=own_deviation,
-                )
-        ctx.save_for_backward(inputs, weight, mean, variance, means, deviations)
-        ctx.sizes, ctx.alone, ctx.eps = sizes, alone, eps
+        parts = zip(torch.split(inputs, sizes), torch.split(outputs, sizes), rows, strict=True)
+        for part, output, (scale, shift, own_mean, own_deviation) in parts:
+            torch.ops.aten.native_batch_norm.out(
+                part,
+                scale,
+                shift,
+                None,
+                None,
+                True,
+                0.0,
+                eps,
+                out=output,
+                save_mean=own_mean,
+                save_invstd=own_deviation,
+            )
+        ctx.save_for_backward(inputs, weight, means, deviations)
+        ctx.sizes, ctx.eps = sizes, eps
         ctx.mark_non_differentiable(means, deviations)
         return outputs, means, deviations
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        inputs, weight, mean, variance, *statistics = ctx.saved_tensors
+        inputs, *of_streams = ctx.saved_tensors
         needed = [*ctx.needs_input_grad[:3]]
-        rows = zip(weight.unbind(), *(values.unbind() for values in statistics), strict=True)
-        layers = zip(torch.split(gradient, ctx.sizes), torch.split(inputs, ctx.sizes), rows, ctx.alone, strict=True)
+        rows = zip(*(values.unbind() for values in of_streams), strict=True)
+        layers = zip(torch.split(gradient, ctx.sizes), torch.split(inputs, ctx.sizes), rows, strict=True)
         parts = [
             torch.ops.aten.native_batch_norm_backward(
-                part,
-                given,
-                scale,
-                mean if own else None,
-                variance if own else None,
-                own_mean,
-                own_deviation,
-                not own,
-                ctx.eps,
-                needed,
+                part, given, scale, None, None, mean, deviation, True, ctx.eps, needed
             )
-            for part, given, (scale, own_mean, own_deviation), own in layers
+            for part, given, (scale, mean, deviation) in layers
         ]
         images, scales, shifts = zip(*parts, strict=True)
         return (
             torch.cat(images) if needed[0] else None,
             torch.stack(scales) if needed[1] else None,
             torch.stack(shifts) if needed[2] else None,
-            *(None,) * 5,
+            *(None,) * 4,
         )
+
+
+class _BatchNormOfAll(torch.autograd.Function):
+    """The same in a handful of calls for all streams: where each has few rows, calls are what costs.
+
+    mean, variance: what the rows of streams that are `alone` are normalised by [channels].
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        inputs: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        current: _PassByStream,
+        mean: Tensor | None,
+        variance: Tensor | None,
+        eps: float,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        kind = torch.promote_types(weight.dtype, torch.float32)
+        wide, scale, shift = inputs.to(kind), weight.to(kind), bias.to(kind)
+        rows, pixels = len(wide), _pixels(wide)
+        means = current.means(_sums(wide), pixels)
+        memory = torch.sub(wide, _beside(wide, current.of_rows(means, rows)))
+        variances = current.means(_sums(memory.square_()), pixels)
+        if current.given is not None and mean is not None and variance is not None:
+            means = torch.where(current.given, mean, means)
+            variances = torch.where(current.given, variance, variances)
+        deviations = torch.rsqrt(variances + eps)
+        scale = scale * deviations
+        shift = torch.addcmul(shift, means, scale, value=-1.0)
+        scale, shift = (_beside(wide, current.of_rows(values, rows)) for values in (scale, shift))
+        outputs = torch.addcmul(shift, wide, scale, out=memory).to(inputs.dtype)
+        ctx.save_for_backward(inputs, weight, means, deviations)
+        ctx.current = current
+        ctx.mark_non_differentiable(means, deviations)
+        return outputs, means, deviations
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        inputs, weight, means, deviations = ctx.saved_tensors
+        current: _PassByStream = ctx.current
+        gradient = gradient.to(means.dtype)
+        rows, pixels = len(inputs), _pixels(inputs)
+        away = torch.sub(inputs, _beside(inputs, current.of_rows(means, rows)))
+        shifts = current.totals(_sums(gradient))
+        scales = current.totals(_sums(away * gradient)) * deviations
+        images = None
+        if ctx.needs_input_grad[0]:
+            # scale x (G - its mean - normalised inputs x mean of G x these), as slopes along G and the inputs
+            along = weight * deviations
+            share = along / (current.counts * (pixels * (rows // len(current.owners))))
+            if current.given is not None:  # statistics that are given do not move with the images
+                share = torch.where(current.given, 0.0, share)
+            along, slope, constant = (
+                _beside(inputs, current.of_rows(values, rows))
+                for values in (along, scales * deviations * share, shifts * -share)
+            )
+            images = torch.addcmul(constant, away, slope, value=-1.0, out=away).addcmul_(gradient, along)
+            images = images.to(inputs.dtype)
+        return images, scales.to(weight.dtype), shifts.to(weight.dtype), *(None,) * 4
+
+
+def _pixels(inputs: Tensor) -> int:
+    """Values of a row and channel."""
+    return math.prod(inputs.shape[2:])
+
+
+def _sums(inputs: Tensor) -> Tensor:
+    """Over all but rows and channels."""
+    return inputs.sum(tuple(range(2, inputs.dim()))) if inputs.dim() > 2 else inputs
+
+
+def _beside(inputs: Tensor, values: Tensor) -> Tensor:
+    """Values of rows and channels, in the shape that goes with the inputs."""
+    return values.view(*values.shape, *(1,) * (inputs.dim() - 2))
