@@ -156,7 +156,7 @@ def test_a_promise_costs_one_pass_and_none_costs_nothing(promise, passes):
     assert len(counted) == passes
     assert set(adapter.last.measurements) == {
         "rate",
-        "reference_answers",
+        "in_doubt",
         *(["overruled"] if "budget" in promise else []),
         *(["label_evidence", "label_evidence_needed"] if "alpha" in promise else []),
     }

@@ -49,7 +49,7 @@ class Guard(Promises):
     2. The adapted network and the one that does not adapt answer them; a canary that only the second gets right
        counts +1, one that only the first gets right -1, and their sum is divided by its standard error.
     3. These losses, less `allowance` each time, are added up, never below zero (a CUSUM); the nearer the sum is to
-       `limit`, the lower the learning rate, and from the share `doubt` of it on the one that does not adapt answers.
+       `limit`, the lower the learning rate, and from the share `doubt` of it on both networks answer together.
     4. At `limit` four times as many canaries are asked at once; if these lose more than `confirmed` standard errors,
        the network goes back: to the parameters with which it was furthest ahead, as the same sum of its gains tells,
        if they gain more than that over the source now, else to the source; if not, the doubt remains.
@@ -76,7 +76,7 @@ class Guard(Promises):
         "kept_belief": Measurement("What the source believes of the answers, relative to its own.", "share"),
         "rate": Measurement("Learning rate in use over the one that was given.", "share"),
         "back_to_kept": Measurement("Of a reset: 1 when it went back to parameters that were ahead, 0 to the source."),
-        "reference_answers": Measurement("1 where evidence of harm made the network that does not adapt answer."),
+        "in_doubt": Measurement("1 where evidence of harm made the adapted network answer with the other one."),
         "trained_answers": Measurement("1 while the source as it was trained answers, with its own statistics."),
         **Promises.measures,
     }
@@ -84,8 +84,8 @@ class Guard(Promises):
     limit: Positive = 4.0
     """Standard errors of loss, added up, at which it asks again; on the way there the learning rate falls to zero."""
     doubt: Annotated[float, Interval(gt=0.0, lt=1.0)] = 0.5
-    """The share of `limit` from which on the network that does not adapt answers in its place, and to which the sum
-    returns when more canaries do not confirm the loss."""
+    """The share of `limit` from which on the adapted network answers together with the one that does not adapt, and to
+    which the sum returns when more canaries do not confirm the loss."""
     confirmed: NonNegative = 1.0
     """Standard errors of loss when it asks again, above which it goes back; and of gain over the source, above which
     to what was kept."""
@@ -154,7 +154,7 @@ class Guard(Promises):
         rate, before = state.number("rate"), self._rate_in_use(state)
         asks = unasked >= min(2 * self.asked, batches * len(step.images) / self.eagerness)
         state.update({"batches": batches, "unasked": 0 if asks else unasked})
-        measured = {"rate": before, "reference_answers": float(self._doubts(state)), **self.promised(state)}
+        measured = {"rate": before, "in_doubt": float(self._doubts(state)), **self.promised(state)}
         ask = self._ask_canaries if CANARIES in step.constants else self._ask_stream
         shown = ask(step, state) if asks else _LookResult()
         measured |= shown.measured
@@ -172,7 +172,7 @@ class Guard(Promises):
         return Verdict(fraction=1.0, cut=0, target="kept" if shown.back else "live", measurements=measured)
 
     def _doubts(self, state: State) -> bool:
-        """Whether the evidence of harm is such that the network that does not adapt answers."""
+        """Whether the evidence of harm is such that both networks answer together."""
         return state.number("lost") >= self.doubt * self.limit
 
     def _rate_in_use(self, state: State) -> float:
@@ -245,7 +245,7 @@ class Guard(Promises):
         if state.get("trained_answers"):
             logits = reference(running_statistics=True).to(logits.dtype)
         elif self._doubts(state):
-            logits = reference().to(logits.dtype)
+            logits = _together(logits, reference())
         return super().answer(logits, reference, state, counts=counts)
 
     def _ask_stream(self, step: Step, state: State) -> _LookResult:
@@ -255,3 +255,12 @@ class Guard(Promises):
         kept = kept if state["kept"] is None else 0.5 * (kept + state.number("kept"))
         state["kept"] = kept
         return _LookResult(harmful=kept < self.belief, measured={"kept_belief": kept})
+
+
+def _together(own: Tensor, other: Tensor) -> Tensor:
+    """The mean of the logits [images, classes] of two networks, as if the first's spread as far as the other's."""
+    exact = torch.promote_types(own.dtype, torch.float32)
+    centred = [logits.to(exact) - logits.to(exact).mean(1, keepdim=True) for logits in (own, other)]
+    spread, their_spread = (logits.square().mean().sqrt() for logits in centred)
+    scale = their_spread / spread.clamp_min(torch.finfo(exact).tiny)
+    return (0.5 * (centred[0] * scale + centred[1])).to(own.dtype)
