@@ -3,6 +3,7 @@
     python benchmarks/guard_trials.py failures          # AETTA takes long; without it: failures never asr guard
     python benchmarks/guard_trials.py settings
     python benchmarks/guard_trials.py kept            # going back to kept parameters, on the streams it was tuned on
+    python benchmarks/guard_trials.py doubt           # who answers best while evidence of harm gathers, on the same
     python benchmarks/guard_trials.py statistics
     python benchmarks/guard_trials.py alone           # without canaries
     python benchmarks/guard_trials.py cost
@@ -35,6 +36,17 @@ ROOT = Path(__file__).parents[1]
 Batch = tuple[Tensor, Tensor]
 POLICIES = ("never", "asr", "aetta", "guard")
 METHODS = {"ETA": "eta:similarity_margin=0.4", "ROID": "roid"}
+NAMED = {"Tent": "tent", **METHODS, "EATA": "eata:similarity_margin=0.4,fisher_weight=1.0"}
+TUNED_ON = [
+    ("bundled-resnet", "drift", 3, "Tent", (3, 10, 30)),
+    ("bundled-resnet", "drift", 3, "ETA", (10, 100)),
+    ("bundled-resnet", "drift", 3, "ROID", (30,)),
+    ("bundled-resnet", "drift", 3, "EATA", (10,)),
+    ("bundled-resnet", "recurring", 4, "Tent", (1, 10)),
+    ("bundled-resnet", "recurring", 4, "ETA", (10,)),
+    ("bundled-vit", "drift", 4, "Tent", (1, 10)),
+]
+"""Network, stream, seed, method, rates: a part of what the guard was tuned on."""
 BEFORE, SETTLE, AFTER = 100, 20, 60
 """Batches before the cause, after its end that do not count, and after those."""
 
@@ -47,6 +59,7 @@ def main(what: str, *policies: str) -> None:
         "failures": functools.partial(print_failures, policies or POLICIES),
         "settings": print_settings,
         "kept": print_kept,
+        "doubt": print_doubt,
         "statistics": print_statistics,
         "alone": print_alone,
         "cost": print_cost,
@@ -166,30 +179,17 @@ def _variants() -> Iterator[tuple[str, tuple[float, float]]]:
 def print_kept() -> None:
     """Points over the network that does not adapt, with resets to the source alone and as they are; in brackets how
     many resets there were."""
-    named = {"Tent": "tent", **METHODS, "EATA": "eata:similarity_margin=0.4,fisher_weight=1.0"}
-    cells = [
-        ("bundled-resnet", "drift", 3, "Tent", (3, 10, 30)),
-        ("bundled-resnet", "drift", 3, "ETA", (10, 100)),
-        ("bundled-resnet", "drift", 3, "ROID", (30,)),
-        ("bundled-resnet", "drift", 3, "EATA", (10,)),
-        ("bundled-resnet", "recurring", 4, "Tent", (1, 10)),
-        ("bundled-resnet", "recurring", 4, "ETA", (10,)),
-        ("bundled-vit", "drift", 4, "Tent", (1, 10)),
-    ]
     print("| network | stream | method | rate | to the source | to what was kept, if better |")
     print("| --- | --- | --- | ---: | ---: | ---: |")
     means = []
-    for name, stream, seed, title, rates in cells:
-        network = models.load(name)
-        shown = streams.make(stream, part="stream", seed=seed, batch=16, steps=500)
-        batches = [(batch.images, batch.labels) for batch in shown]
-        unadapted = tidefast.adapt(network, "source" if name == "bundled-vit" else "batchnorm")
-        reference = _accuracy(unadapted, batches)
+    for name, stream, seed, title, rates in TUNED_ON:
+        network, batches = models.load(name), _tuned_on(stream, seed)
+        reference = _accuracy(_unadapted(network, name), batches)
         for rate in rates:
             gains, texts = [], []
             for guard in (Guard(worth_keeping=1e9), Guard()):
                 adapter = tidefast.adapt(
-                    network, named[title], reset=guard, source=CANARIES, optimizer=f"adam:lr={rate * 1e-3}"
+                    network, NAMED[title], reset=guard, source=CANARIES, optimizer=f"adam:lr={rate * 1e-3}"
                 )
                 history = tidefast.History()
                 adapter.callbacks.append(history)
@@ -199,6 +199,43 @@ def print_kept() -> None:
             print(f"| {name} | `{stream}` | {title} | {rate} | {texts[0]} | {texts[1]} |", flush=True)
     to_source, to_kept = np.mean(means, axis=0)
     print(f"| mean | | | | {to_source:+.2f} | {to_kept:+.2f} |")
+
+
+def print_doubt() -> None:
+    """By how much evidence of harm there is, once in doubt: how often the adapted network is right, the one that does
+    not adapt, and both together, on the same images."""
+    right: dict[tuple[str, int], list[list[int]]] = {}
+    for name, stream, seed, title, rates in TUNED_ON:
+        network, batches = models.load(name), _tuned_on(stream, seed)
+        unadapted = _unadapted(network, name)
+        for rate in rates:
+            made = functools.partial(
+                tidefast.adapt, network, NAMED[title], source=CANARIES, optimizer=f"adam:lr={rate * 1e-3}"
+            )
+            own, guarded = made(reset="never"), made(reset="guard")
+            for images, labels in batches:
+                evidence = guarded.state["reset"]["lost"] if guarded.step else 0.0
+                if evidence >= Guard().doubt * Guard().limit:
+                    own.network.arena.assign(guarded.network.arena.values)
+                    answers = (own.predict(images), unadapted.predict(images), guarded.predict(images))
+                    hits = [int((answer.argmax(1) == labels).sum()) for answer in answers]
+                    right.setdefault((name, int(evidence)), []).append([*hits, len(labels)])
+                guarded(images)
+    print("| network | evidence | images | adapted | not adapted | both |")
+    print("| --- | --- | ---: | ---: | ---: | ---: |")
+    for (name, evidence), found in sorted(right.items()):
+        *hits, images = np.sum(found, axis=0)
+        shown = " | ".join(f"{100 * hit / images:.1f}" for hit in hits)
+        print(f"| {name} | {evidence} to {evidence + 1} | {images:,} | {shown} |")
+
+
+def _tuned_on(stream: str, seed: int) -> list[Batch]:
+    shown = streams.make(stream, part="stream", seed=seed, batch=16, steps=500)
+    return [(batch.images, batch.labels) for batch in shown]
+
+
+def _unadapted(network: torch.nn.Module, name: str) -> tidefast.Adapter:
+    return tidefast.adapt(network, "source" if name == "bundled-vit" else "batchnorm")
 
 
 def print_statistics() -> None:
