@@ -13,6 +13,7 @@ from torch import Tensor
 
 import tidefast
 from tidefast import datasets, models, resets, streams
+from tidefast.resets.guard.canaries import lead_on_stream
 from tidefast.resets.guard.look import _power, _rings, dress
 from tidefast.testing import small_network
 
@@ -292,7 +293,7 @@ def test_where_batch_statistics_fail_the_source_as_it_was_trained_answers_until_
     order = {"name": "dirichlet", "delta": 0.1}
     stream = streams.make("drift-easy", part="stream", seed=3, batch=16, steps=40, order=order)
     ordered = [(batch.images, batch.labels) for batch in (stream[k] for k in range(40))]
-    adapter = tidefast.adapt(network, "eta", reset="guard:as_trained=true", source=canaries)
+    adapter = tidefast.adapt(network, "eta", reset="guard", source=canaries)
     held = accuracy(adapter, ordered)
     assert adapter.state["reset"]["trained_answers"] == 1
     assert held > accuracy(tidefast.adapt(network, "source"), ordered) - 0.05
@@ -304,11 +305,22 @@ def test_where_batch_statistics_fail_the_source_as_it_was_trained_answers_until_
 
 
 def test_the_source_as_it_was_trained_does_not_take_over_where_it_fails(network, canaries, drift):
-    """Its answers to noise are all of a few classes: canaries of those classes would flatter it."""
-    adapter = tidefast.adapt(network, "eta", reset="guard:as_trained=true", source=canaries)
+    adapter = tidefast.adapt(network, "eta", reset="guard", source=canaries)
     for images, _ in drift:
         adapter(images)
         assert adapter.state["reset"]["trained_answers"] == 0
+
+
+def test_confidence_that_is_lost_between_canaries_and_stream_counts_against_a_network():
+    """Both answer the same canaries right, and as surely; on the stream one is surer than the other."""
+    right, sure = torch.tensor([1.0, 0.0, 1.0, 1.0]).repeat(8), torch.full((32,), 0.8)
+    alike = lead_on_stream(right - sure, right - sure, torch.zeros(16))
+    assert alike == 0.0
+    ahead = torch.tensor([0.3, 0.5]).repeat(8)
+    assert lead_on_stream(right - sure, right - sure, ahead) > 4.0
+    assert lead_on_stream(right - sure, right - sure, -ahead) < -4.0
+    # A network that is as much surer of the canaries too loses no confidence between them and the stream.
+    assert abs(lead_on_stream(right - sure - 0.4, right - sure, ahead)) < 0.1
 
 
 def test_without_canaries_it_sees_a_total_collapse(network, drift):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,6 +29,15 @@ def prepared(network: Network, source: SourceData, count: int) -> dict[str, Tens
     return {CANARIES: canaries, ANSWERS: torch.stack(answers)}
 
 
+class CanaryAnswers(NamedTuple):
+    """What a network answers to canaries."""
+
+    right: Tensor
+    """1.0 or 0.0 [canaries]."""
+    confidence: Tensor
+    """The probability of each answer [canaries]."""
+
+
 @dataclass(frozen=True)
 class DressedCanaries:
     """Some canaries as a batch of the stream looks, in batches as large as that one."""
@@ -44,9 +54,14 @@ class DressedCanaries:
         size = batch_size(step)
         return cls(torch.split(dress(images, step.images, generator), size), step.constants[ANSWERS][side, places])
 
+    def answers(self, network: Callable[[Tensor], Tensor]) -> CanaryAnswers:
+        """What a network, images to logits, answers to them."""
+        logits = torch.cat([network(images) for images in self.batches])
+        return CanaryAnswers((logits.argmax(1) == self.known).float(), confidence(logits))
+
     def right(self, network: Callable[[Tensor], Tensor]) -> Tensor:
-        """Which of them a network, images to logits, answers right: 1.0 or 0.0 [canaries]."""
-        return (torch.cat([network(images).argmax(1) for images in self.batches]) == self.known).float()
+        """Which of them a network answers right: 1.0 or 0.0 [canaries]."""
+        return self.answers(network).right
 
 
 def batch_size(step: Step) -> int:
@@ -66,12 +81,22 @@ def lead(own: Tensor, other: Tensor) -> Tensor:
     return difference.sum() / (1.0 + difference.square().sum()).sqrt()
 
 
-def alike(classes: Tensor, constants: Mapping[str, Tensor], count: int, generator: torch.Generator) -> Tensor:
-    """Places of so many canaries that are of the classes of a batch; any canary where there is none of its class."""
-    known = constants[ANSWERS][0]
-    preference = torch.rand(count, len(known), generator=generator).to(known.device)
-    wanted = classes[torch.arange(count, device=known.device) % len(classes)]
-    return (preference + (known == wanted[:, None])).argmax(1)
+def lead_on_stream(own: Tensor, other: Tensor, ahead: Tensor) -> Tensor:
+    """By how many standard errors the first of two networks is better on a stream that canaries may not look like.
+
+    `own`, `other`: of canaries, right answers less the confidence in them; `ahead`: the first's confidence in its
+    answers to the stream's images, less the other's. A network that loses right answers between canaries and stream
+    loses confidence with them, so what is added is how it changes from the ones to the others.
+    """
+    difference = own - other
+    variance = (1.0 + difference.square().sum()) / len(difference) ** 2
+    variance = variance + (ahead - ahead.mean()).square().sum() / len(ahead) ** 2
+    return (difference.mean() + ahead.mean()) / variance.sqrt()
+
+
+def confidence(logits: Tensor) -> Tensor:
+    """The largest probability of each image [images]."""
+    return logits.float().softmax(1).amax(1)
 
 
 def _drawn(source: SourceData, count: int) -> Tensor:

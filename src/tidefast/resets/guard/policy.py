@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, NamedTuple
@@ -18,11 +17,20 @@ from tidefast.core.source import SourceData
 from tidefast.core.state import Field, State
 from tidefast.core.step import Reference, Step
 from tidefast.resets.base import Verdict, registry
-from tidefast.resets.guard.canaries import CANARIES, DressedCanaries, alike, how_many, lead, prepared
+from tidefast.resets.guard.canaries import (
+    CANARIES,
+    CanaryAnswers,
+    DressedCanaries,
+    confidence,
+    how_many,
+    lead,
+    lead_on_stream,
+    prepared,
+)
 from tidefast.resets.guard.promises import Promises
 
 _EARLY_LOOKS, _RARELY = 4, 8
-"""The source as it was trained is asked in the first looks, in every eighth, and in all while it answers."""
+"""The source as it was trained is asked first, in every eighth look, and in all while it is ahead or answers."""
 _LOWEST_RATE = 1e-12
 _THOROUGH = 4
 """Times as many canaries as usual are asked whether to go back, and where to."""
@@ -109,10 +117,9 @@ class Guard(Promises):
     growth: Annotated[float, Ge(1.0)] = 1.2
     """By which the rate grows after every `quiet` batches, up to what was given."""
     quiet: Count = 100
-    as_trained: bool = False
+    as_trained: bool = True
     """Whether the source as it was trained, with its own statistics, may answer in place of a network with those of the
-    batch, while it is ahead: for labels in order, and batches that are small for the number of classes. It is not
-    for streams whose look cannot be given to canaries, such as fog: there they flatter the source."""
+    batch, while it is ahead: where labels come in order, or batches are small for the number of classes."""
     belief: Share = 0.5
     """Without canaries: the share of the source's belief below which it resets."""
 
@@ -182,8 +189,8 @@ class Guard(Promises):
     def _ask_canaries(self, step: Step, state: State) -> _LookResult:
         """Whether not adapting would have answered enough canaries better, as the batch at hand looks."""
         look = self._look(step, state, self.asked)
-        own, other = look.right(step.answer_to), look.right(step.network.source_logits)
-        agreement, reference, lost = torch.stack([own.mean(), other.mean(), lead(other, own)]).tolist()
+        own, other = look.right(step.answer_to), look.answers(step.network.source_logits)
+        agreement, reference, lost = torch.stack([own.mean(), other.right.mean(), lead(other.right, own)]).tolist()
         evidence = max(0.0, state.number("lost") + lost - self.allowance)
         won = max(0.0, state.number("won") - lost - self.allowance)
         most = state.number("most_won") if won else 0.0
@@ -191,9 +198,9 @@ class Guard(Promises):
         looks = int(state.number("looks"))
         state.update({"lost": evidence, "won": won, "most_won": max(won, most), "looks": looks + 1})
         measured = {"agreement": agreement, "reference_agreement": reference, "evidence": evidence}
-        due = looks < _EARLY_LOOKS or looks % _RARELY == 0 or state["trained_answers"]
+        due = looks < _EARLY_LOOKS or looks % _RARELY == 0 or state.number("against") or state["trained_answers"]
         if due and self.as_trained and step.network.statistics.needs_batch:
-            self._ask_as_trained(step, state, look, own)
+            self._ask_as_trained(step, state, look, own, other)
             measured["trained_answers"] = state.number("trained_answers")
         harmful = back = False
         if evidence >= self.limit:
@@ -220,24 +227,21 @@ class Guard(Promises):
             best = kept if back else best
         return bool(lead(best, own) > self.confirmed), back
 
-    def _ask_as_trained(self, step: Step, state: State, look: DressedCanaries, own: Tensor) -> None:
+    def _ask_as_trained(
+        self, step: Step, state: State, look: DressedCanaries, own: Tensor, reference: CanaryAnswers
+    ) -> None:
         """Who is to answer: the network with the batch's statistics, or the source as it was trained, with its own.
 
-        Batch statistics fail where a batch has few of the classes. So canaries of the batch's classes are asked beside
-        the others, and what they say counts where the source, which has to tell these classes, does not fail itself.
+        These are unequally hurt by what a look cannot imitate (fog), and by a batch with few of the classes. What the
+        confidence in answers to the stream lacks to that in canaries tells how much; of the adapted network it would
+        not, as adapting may raise it, so that of the network that does not adapt stands for both.
         """
-        trained = functools.partial(step.network.source_logits, running_statistics=True)
-        # Of its own, so that the other looks keep their draws.
-        generator = torch.Generator().manual_seed(step.generator.initial_seed() // 2)
-        classes = step.source_logits(running_statistics=True).argmax(1)
-        places = alike(classes, step.constants, how_many(step, self.asked), generator)
-        resembling = DressedCanaries.at(places, step, generator)
-        at_random, of_its_classes = torch.stack(
-            [lead(look.right(trained), own), lead(resembling.right(trained), resembling.right(step.answer_to))]
-        ).tolist()
-        ahead = of_its_classes if at_random > -1.0 else min(at_random, of_its_classes)
+        trained = look.answers(lambda images: step.network.source_logits(images, running_statistics=True))
+        ahead = confidence(step.source_logits(running_statistics=True)) - confidence(step.source_logits())
+        lead_of_trained = lead_on_stream(trained.right - trained.confidence, own - reference.confidence, ahead)
         answers = int(state.number("trained_answers"))
-        against = max(0.0, state.number("against") + (-ahead if answers else ahead) - self.allowance)
+        change = -float(lead_of_trained) if answers else float(lead_of_trained)
+        against = max(0.0, state.number("against") + change - self.allowance)
         changes = against > self.limit
         state.update({"against": 0.0 if changes else against, "trained_answers": answers ^ changes})
 
