@@ -32,6 +32,11 @@ class Score:
         return self.named_runs[0]
 
     @property
+    def runs(self) -> list[Run]:
+        """All of the runs."""
+        return [named_run.run for named_run in self.named_runs]
+
+    @property
     def mean(self) -> float:
         """The mean of the repetitions."""
         return float(np.mean(self.values))

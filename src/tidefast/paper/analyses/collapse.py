@@ -85,7 +85,8 @@ class Collapse(Analysis):
     paper = ("figure collapse",)
 
     def experiments(self, setting: Setting) -> list[Experiment]:
-        return [setting.experiment(setting.ccc("hard"), "ETA", policy) for policy in ("never", "RDumb", "ASR")]
+        policies = ("never", *setting.rdumbs, "ASR")
+        return [setting.experiment(setting.ccc("hard"), "ETA", policy) for policy in policies]
 
     def accepts(self, run: Run) -> bool:
         return run.batches >= 4

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tidefast.bench.experiment import Experiment
 from tidefast.bench.results import Run
-from tidefast.paper import figure, scores
+from tidefast.paper import figure, paired, scores
 from tidefast.paper.analysis import Analysis, Finding, registry
 from tidefast.paper.scale import LEVELS, Setting
 from tidefast.paper.scores import Score
@@ -36,7 +36,7 @@ class Groups(Analysis):
             for classes in (10, 100)
             for group in LEVELS
             for base in ("ETA", "ROID")
-            for reset in ("never", "RDumb", "ASR")
+            for reset in ("never", *setting.rdumbs, "ASR")
         ]
 
     def accepts(self, run: Run) -> bool:
@@ -77,19 +77,21 @@ def _remarks(name: str, all_scores: Sequence[Score]) -> list[str]:
     remarks = []
     for base in dict.fromkeys(score.first.base for score in all_scores):
         streams = dict.fromkeys(score.first.stream for score in all_scores)
-        leads, met = [], 0
+        verdicts, nearest = [], []
         for stream in streams:
             here = [score for score in all_scores if (score.first.base, score.first.stream) == (base, stream)]
-            best = max(here, key=lambda score: score.mean, default=None)
-            if best is None or len(here) < 2 or not any(asr_of(score.first.run.experiment) for score in here):
+            ours = next((score for score in here if asr_of(score.first.run.experiment)), None)
+            differences = [paired.over(ours.runs, score.runs) for score in here if ours and score is not ours]
+            if not differences:
                 continue
-            met += 1
-            if asr_of(best.first.run.experiment):
-                second = max(score.mean for score in here if score is not best)
-                leads.append(f"{stream} by {best.mean - second:.1f}")
-        if met:
-            told = f": {', '.join(leads)}" if leads else ""
-            remarks.append(f"{name}: ASR is the best form of {base} in {len(leads)} of {met} groups{told}.")
+            verdicts.append(paired.over_all(differences))
+            nearest.append(f"{stream} {paired.told(min(differences, key=lambda difference: difference.points))}")
+        if verdicts:
+            remarks.append(
+                f"{name}: ASR against the other forms of {base} is "
+                f"{paired.counted(verdicts, 'above all of them', 'below one')} of {len(verdicts)} groups; "
+                f"against the best of them: {'; '.join(nearest)}."
+            )
     return remarks
 
 

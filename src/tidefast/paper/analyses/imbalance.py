@@ -13,7 +13,7 @@ from tidefast.bench import metrics
 from tidefast.bench.experiment import Experiment
 from tidefast.bench.results import Run
 from tidefast.core.specification import Specification
-from tidefast.paper import figure, naming
+from tidefast.paper import figure, naming, paired
 from tidefast.paper.analysis import Analysis, Finding, registry
 from tidefast.paper.figure import marked
 from tidefast.paper.naming import with_names
@@ -39,7 +39,8 @@ class Imbalance(Analysis):
     """By scale. With 1000 classes a draw below 0.01 is not to be had, and one of 1.0 is as good as even."""
 
     def experiments(self, setting: Setting) -> list[Experiment]:
-        contestants = [(base, reset) for base in ("ETA", "ROID") for reset in ("never", "RDumb", "ASR")]
+        policies = ("never", *setting.rdumbs, "ASR")
+        contestants = [(base, reset) for base in ("ETA", "ROID") for reset in policies]
         return [
             setting.experiment(setting.cin_c(0, delta), base, reset)
             for delta in self.deltas[setting.name]
@@ -151,11 +152,18 @@ def _remarks(all_series: Sequence[_Series]) -> list[str]:
         others = [series for series in all_series if series.base == asr.base and series is not asr]
         shared = [delta for delta in asr.runs if all(delta in series.runs for series in others)]
         if others and shared:
-            leads = [delta for delta in shared if asr.mean(delta) > max(series.mean(delta) for series in others)]
+            differences = {
+                delta: [paired.over(asr.runs[delta], series.runs[delta]) for series in others] for delta in shared
+            }
+            nearest = [
+                f"{paired.told(min(of, key=lambda difference: difference.points))} at delta {delta:g}"
+                for delta, of in differences.items()
+            ]
+            verdicts = [paired.over_all(of) for of in differences.values()]
             names = " and ".join(series.label for series in others)
             remarks.append(
-                f"{asr.label} is above {names} at {len(leads)} of {len(shared)} deltas"
-                + (f" ({', '.join(f'{delta:g}' for delta in leads)})." if leads else ".")
+                f"{asr.label} against {names} is {paired.counted(verdicts, 'above all of them', 'below one')} of "
+                f"{len(shared)} deltas; against the best of them: {'; '.join(nearest)}."
             )
     for series in all_series:
         low, high = min(series.runs), max(series.runs)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from tidefast.bench.experiment import Experiment
 from tidefast.bench.results import Run
-from tidefast.paper import figure, scores
+from tidefast.paper import figure, paired, scores
 from tidefast.paper.analysis import Analysis, Finding, registry
-from tidefast.paper.naming import NO_RESET, standing
+from tidefast.paper.naming import NO_RESET
 from tidefast.paper.scale import LEVELS, Setting
 from tidefast.paper.scores import Score
 from tidefast.paper.study import asr_of, exchanged
@@ -64,7 +64,7 @@ def _measure(run: Run) -> str:
 
 def _remarks(all_scores: Sequence[Score]) -> list[str]:
     """The two measures against each other, and the second against no reset, everywhere they meet."""
-    remarks, wins, meetings = [], 0, 0
+    remarks, verdicts = [], []
     by = {
         (score.first.base, score.first.stream, _measure(score.first.run) or score.first.add_on): score
         for score in all_scores
@@ -73,17 +73,16 @@ def _remarks(all_scores: Sequence[Score]) -> list[str]:
         other, never = by.get((base, stream, OTHER)), by.get((base, stream, NO_RESET))
         if measure != USUAL or other is None:
             continue
-        meetings += 1
-        wins += standing(score.mean, other.mean) == "above"
-        told = (
-            f"{base}, {stream}: {score.mean:.1f} by the softmax of the mean, {other.mean:.1f} by the mean of softmaxes"
-        )
+        difference = paired.over(score.runs, other.runs)
+        verdicts.append(difference.verdict)
+        told = f"{base}, {stream}: the softmax of the mean over the mean of softmaxes {paired.told(difference)}"
         if never is not None:
-            told += f", which is {standing(other.mean, never.mean)} the {never.mean:.1f} of no reset"
+            told += f"; the mean of softmaxes over no reset {paired.told(paired.over(other.runs, never.runs))}"
         remarks.append(f"{told}.")
-    if meetings:
+    if verdicts:
         remarks.append(
-            f"The softmax of the mean is the better measure, as in the paper, in {wins} of {meetings} cases."
+            f"In the paper the softmax of the mean is the better measure; here it is "
+            f"{paired.counted(verdicts, 'better', 'worse')} of {len(verdicts)} cases."
         )
     return remarks
 

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tidefast.bench.experiment import Experiment
+from tidefast.bench.metrics import PairedDifference
 from tidefast.bench.results import Run
-from tidefast.paper import figure, visits
+from tidefast.paper import figure, paired, visits
 from tidefast.paper.analysis import Analysis, Finding, registry
-from tidefast.paper.naming import NO_RESET, heading, standing
+from tidefast.paper.naming import NO_RESET, heading
 from tidefast.paper.scale import Setting
 from tidefast.paper.study import asr_of, exchanged, reset_count
 from tidefast.paper.visits import Course, Panels
@@ -82,24 +83,26 @@ def _remarks(met: Sequence[Course]) -> list[str]:
     for standard in prompt:
         late = sorted((course for course in delays if delays[course] > 0), key=lambda course: delays[course])
         if late:
-            told = ", ".join(f"{_change(course.mean, standard.mean)} with delay {delays[course]:g}" for course in late)
-            worse = sum(standing(course.mean, standard.mean) == "below" for course in late)
+            changes = [_over(course, standard) for course in late]
+            told = "; ".join(
+                f"delay {delays[course]:g} {paired.told(change)}" for course, change in zip(late, changes, strict=True)
+            )
+            verdicts = paired.counted([change.verdict for change in changes], "better", "worse, as in the paper,")
             remarks.append(
-                f"{standard.named_run.title}, has {standard.mean:.1f} in the mean of the visits; {told}. Late resets "
-                f"do harm, as in the paper, for {worse} of {len(late)} delays."
+                f"{standard.named_run.title}, has {standard.mean:.1f} in the mean of the visits; by resets that come "
+                f"late it changes: {told}. That is {verdicts}, of {len(late)} delays."
             )
         remarks += [
-            f"With delay {delays[course]:g} the mean is {standing(course.mean, plain.mean)} that of "
-            f"{plain.named_run.title}, without resets: {course.mean:.1f} and {plain.mean:.1f}."
+            f"With delay {delays[course]:g} over {plain.named_run.title}, without resets: "
+            f"{paired.told(_over(course, plain))}."
             for plain in never
             for course in late[-1:]
         ]
     return remarks
 
 
-def _change(mean: float, usual: float) -> str:
-    points = round(mean, 1) - round(usual, 1)  # as they are printed
-    return f"{abs(points):.1f} {'less' if points < 0 else 'more'}"
+def _over(course: Course, other: Course) -> PairedDifference:
+    return paired.over([course.named_run.run], [other.named_run.run])
 
 
 def _draw(by_panel: Panels) -> Figure:

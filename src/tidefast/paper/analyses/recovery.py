@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tidefast.bench.experiment import Experiment
 from tidefast.bench.metrics import Floats
 from tidefast.bench.results import Run
-from tidefast.paper import figure, visits
+from tidefast.paper import figure, paired, visits
 from tidefast.paper.analysis import Analysis, Finding, registry
 from tidefast.paper.naming import heading
 from tidefast.paper.scale import Setting
@@ -87,12 +87,11 @@ def _remarks(met: Sequence[Course]) -> list[str]:
     kept = [course for course, policy in policies if policy and policy.recovers and not exchanged(policy)]
     lost = [course for course in met if _without(course.named_run.run)]
     for with_, without in ((a, b) for a in kept for b in lost):
-        ends, others = round(float(with_.accuracy[-1]), 1), round(float(without.accuracy[-1]), 1)
-        verdict = f"helps by {ends - others:.1f}" if ends > others else f"costs {others - ends:.1f}"
+        ends, others = float(with_.accuracy[-1]), float(without.accuracy[-1])
+        difference = paired.over([with_.named_run.run], [without.named_run.run])
         remarks.append(
-            f"{with_.named_run.title}, ends at {ends:.1f} with recovery and at {others:.1f} without: "
-            f"recovery {verdict} at the last visit. "
-            f"Over all visits the means are {with_.mean:.1f} and {without.mean:.1f}."
+            f"{with_.named_run.title}: {with_.mean:.1f} with recovery and {without.mean:.1f} without in the mean of "
+            f"the visits, {paired.told(difference)}; {ends:.1f} and {others:.1f} at the last."
         )
         gain, loss = with_.recovery.mean(), without.recovery.mean()
         as_said = [gain > 0, loss < 0]

@@ -8,14 +8,15 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tidefast.bench.experiment import Experiment
+from tidefast.bench.metrics import PairedDifference
 from tidefast.bench.results import Run
-from tidefast.paper import figure, parameter_curves
+from tidefast.paper import figure, paired, parameter_curves
 from tidefast.paper.analysis import Analysis, Finding, registry
 from tidefast.paper.figure import marked
-from tidefast.paper.parameter_curves import Change, ParameterCurve
+from tidefast.paper.parameter_curves import ParameterCurve
 from tidefast.paper.scale import LEVELS, Setting
 from tidefast.paper.study import asr_of
-from tidefast.report.sheet import Cell, Row, Sheet
+from tidefast.report.sheet import Cell, Row, Sheet, difference
 from tidefast.resets import ASR
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class Sensitivity(Analysis):
             "hyperparameter",
             tuple(labels),
             tuple(rows),
-            ("At the value in brackets; ± is one standard error, from blocks of batches of the same images.",),
+            ("At the value in round brackets. " + parameter_curves.INTERVALS,),
         )
         frame = parameter_curves.stacked(
             {"hyperparameter": [name] * len(line.points), **line.frame("value")}
@@ -109,7 +110,7 @@ def _default(name: str, line: ParameterCurve) -> float:
     return min(line.numbers, key=lambda at: abs(math.log(at / usual)) if at > 0 else math.inf)
 
 
-def _largest(name: str, line: ParameterCurve) -> tuple[float, Change]:
+def _largest(name: str, line: ParameterCurve) -> tuple[float, PairedDifference]:
     """Where accuracy changes the most, and by how much."""
     base = _default(name, line)
     changes = {at: line.change(at, base) for at in line.numbers if at != base}
@@ -117,8 +118,9 @@ def _largest(name: str, line: ParameterCurve) -> tuple[float, Change]:
     return at, changes[at]
 
 
-def _cell(at: float, change: Change) -> Cell:
-    return dataclasses.replace(change.cell, text=f"{change.cell.text} ({at:g})")
+def _cell(at: float, change: PairedDifference) -> Cell:
+    cell = difference(change, 2)
+    return dataclasses.replace(cell, text=f"{cell.text} ({at:g})")
 
 
 def _remarks(by_setting: CurvesBySetting, labels: Sequence[str]) -> list[str]:
@@ -127,11 +129,16 @@ def _remarks(by_setting: CurvesBySetting, labels: Sequence[str]) -> list[str]:
         of = {name: _largest(name, line) for name, lines in by_setting.items() for line in lines if line.label == label}
         worst = max(of, key=lambda name: abs(of[name][1].points))
         at, change = of[worst]
-        small = [name for name, (_, change) in of.items() if abs(change.points) < NEGLIGIBLE]
-        holds = "as in the paper, none matters much" if len(small) == len(of) else "unlike in the paper, some matter"
+        changes = [change for _, change in of.values()]
+        small = sum(map(parameter_curves.within(NEGLIGIBLE), changes))
+        large = sum(change.low > NEGLIGIBLE or change.high < -NEGLIGIBLE for change in changes)
+        holds = "undecided"
+        if large or small == len(of):
+            holds = "unlike in the paper, some matter" if large else "as in the paper, none matters much"
         remarks.append(
-            f"{label}: the largest change is {change.points:+.2f} points (± {change.error:.2f}), of {worst} = {at:g}; "
-            f"{len(small)} of {len(of)} hyperparameters change accuracy by less than {NEGLIGIBLE:g} point: {holds}."
+            f"{label}: the largest change is {paired.told(change, 2)}, of {worst} = {at:g}; {small} of {len(of)} "
+            f"hyperparameters change accuracy by less than {NEGLIGIBLE:g} point, {large} by more, the others are "
+            f"undecided: {holds}."
         )
     return remarks
 

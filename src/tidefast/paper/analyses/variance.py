@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from tidefast.bench.experiment import Experiment
 from tidefast.bench.results import Run
-from tidefast.paper import figure, parameter_curves
+from tidefast.paper import figure, paired, parameter_curves
 from tidefast.paper.analysis import Analysis, Finding, registry
 from tidefast.paper.figure import marked
 from tidefast.paper.parameter_curves import ParameterCurve
 from tidefast.paper.scale import Setting
 from tidefast.paper.study import asr_of
-from tidefast.report.sheet import Cell, Row, Sheet, number
+from tidefast.report.sheet import Cell, Row, Sheet, difference, number
 from tidefast.resets.asr.measures import SoftmaxOfMean, Spread
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Variance(Analysis):
             "stream and factor",
             ("accuracy", "change to the smallest factor, points", "resets"),
             tuple(row for line in curves for row in _rows(line)),
-            ("± is one standard error of the change, from blocks of batches of the same images.",),
+            (parameter_curves.INTERVALS,),
         )
         frame = parameter_curves.stacked(line.frame("factor") for line in curves)
         return Finding({"runs": frame}, (sheet,), lambda: _draw(curves), tuple(map(_remark, curves)))
@@ -73,7 +73,11 @@ def _rows(line: ParameterCurve) -> list[Row]:
     return [
         Row(
             f"{line.label}, {at:g}",
-            (number(share, 2), line.change(at, smallest).cell if at != smallest else Cell(), number(resets, 0)),
+            (
+                number(share, 2),
+                difference(line.change(at, smallest), 2) if at != smallest else Cell(),
+                number(resets, 0),
+            ),
             line.label,
         )
         for at, share, resets in zip(line.numbers, line.accuracies, line.resets, strict=True)
@@ -82,17 +86,19 @@ def _rows(line: ParameterCurve) -> list[Row]:
 
 def _remark(line: ParameterCurve) -> str:
     smallest, *others = line.numbers
-    worst = max((line.change(at, smallest) for at in others), key=lambda change: abs(change.points))
+    changes = [line.change(at, smallest) for at in others]
+    worst = max(changes, key=lambda change: abs(change.points))
     remark = (
-        f"{line.label}: with up to {others[-1]:g} times the variance, accuracy changes by at most "
-        f"{abs(worst.points):.2f} points (± {worst.error:.2f})"
+        f"{line.label}: with up to {others[-1]:g} times the variance, the largest change of accuracy is "
+        f"{paired.told(worst, 2)}"
     )
     bound = PUBLISHED.get(str(line.common.stream.options.get("level")))
     if bound is None:
         return f"{remark}."
-    return (
-        f"{remark}; the paper's bound of {bound:g} points {'holds' if abs(worst.points) < bound else 'does not hold'}."
-    )
+    verdict = "holds" if all(map(parameter_curves.within(bound), changes)) else "is undecided"
+    if any(change.low > bound or change.high < -bound for change in changes):
+        verdict = "does not hold"
+    return f"{remark}; the paper's bound of {bound:g} points {verdict}."
 
 
 def _draw(curves: Sequence[ParameterCurve]) -> Figure:
