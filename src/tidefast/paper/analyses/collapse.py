@@ -1,4 +1,4 @@
-"""Which classes are predicted, along the stream: a model that collapses empties nearly all of them."""
+"""Which classes are predicted, along the stream: a model whose errors add up uses fewer and fewer of them."""
 
 from __future__ import annotations
 
