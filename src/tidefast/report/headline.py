@@ -112,15 +112,11 @@ def conclusions(content: ReportData) -> list[str]:
 def _undecided(content: ReportData, best: HeadlineRow, rows: Sequence[HeadlineRow]) -> list[str]:
     """Whom the interval of the paired difference does not tell from the best on this stream."""
     histories = {history.key: history for history in content.histories}
-    own = histories[best.key]
-    near = []
-    for row in rows:
-        other = histories[row.key]
-        points = 100 * (own.overall - other.overall)
-        pair = metrics.StreamPair.of(points, (own.count, own.correct), (other.count, other.correct))
-        if row is not best and metrics.paired_difference([[pair]]).verdict == "undecided":
-            near.append(row.label)
-    return near
+    return [
+        row.label
+        for row in rows
+        if row is not best and histories[best.key].over(histories[row.key]).verdict == "undecided"
+    ]
 
 
 def percent(share: float) -> str:
