@@ -102,6 +102,39 @@ def test_wherever_rdumb_is_compared_it_also_resets_as_often_as_asr(name: str):
     assert {one.reset.options["every"] for one in published if one.reset.name == "periodic"} == {1000}
 
 
+COMPARING = (
+    *("batch-size", "false-positives", "groups", "imbalance", "measures", "proximity", "recovery"),
+    *("resets", "schedules", "sensitivity", "stability", "variance"),
+)
+"""Analyses whose figures are of accuracies."""
+
+
+@pytest.mark.parametrize("name", COMPARING)
+def test_wherever_accuracies_are_drawn_the_source_model_sees_the_same_streams(name: str):
+    everyone = registry.get(name)().experiments(MiniScale())
+    seen: dict[bool, set[tuple[str, int]]] = {True: set(), False: set()}
+    for one in everyone:
+        seen[one.method.name == "source"].add((one.stream.spelled, one.seed))
+    assert seen[True] == seen[False]
+
+
+def test_bars_have_the_line_of_the_source_and_say_how_sure_a_difference_is(write: Write):
+    source = write(Experiment("drift", Specification("source", title="Source")), 40 * [("fog", 0, 3)])
+    noisy = 20 * [("fog", 0, 8), ("fog", 0, 7)]
+    runs = [
+        write(experiment("drift", reset), batches)
+        for reset, batches in (("never", 40 * [("fog", 0, 6)]), ("asr", noisy[:20] + 20 * [("fog", 0, 5)]))
+    ]
+    finding = registry.get("measures")().evaluate([source, *runs])
+    assert [(row.label, row.cells[0].text) for row in finding.sheets[0].rows] == [
+        *[("Source", "30.0"), ("ETA", "60.0"), ("ETA + ASR", "62.5")],
+    ]
+    (axes,) = finding.draw().axes
+    assert [list(line.get_ydata()) for line in axes.lines if line.get_label() == "source model"] == [[30.0, 30.0]]
+    spans = [path.vertices[:, 1] for bars in axes.collections for path in bars.get_paths()]
+    assert any(low == pytest.approx(50.0) and high == pytest.approx(75.0) for low, high in spans)
+
+
 def test_recovery_of_real_runs_is_that_of_their_summaries(real: list[Run], tmp_path: Path):
     recovery = registry.get("recovery")()
     assert all(map(recovery.accepts, real))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from tidefast.bench import metrics
@@ -21,6 +22,17 @@ def over(runs: Sequence[Run], others: Sequence[Run]) -> PairedDifference:
             pair = metrics.StreamPair.of(accuracy(run) - accuracy(other), run.answers, other.answers)
             levels.setdefault(run.experiment.stream.spelled, []).append(pair)
     return metrics.paired_difference([*levels.values()])
+
+
+def reach(difference: PairedDifference) -> tuple[float, float]:
+    """How far the interval goes below and above the difference: an error bar; nothing where there is no interval.
+
+    >>> reach(PairedDifference(2.0, 1.5, 3.0)), reach(PairedDifference(2.0))
+    ((0.5, 1.0), (0.0, 0.0))
+    """
+    if math.isnan(difference.low):
+        return 0.0, 0.0
+    return max(0.0, difference.points - difference.low), max(0.0, difference.high - difference.points)
 
 
 def told(difference: PairedDifference, decimals: int = 1) -> str:
@@ -43,6 +55,10 @@ def counted(verdicts: Iterable[str], better: str = "above", worse: str = "below"
     all_of = [*verdicts]
     words = (("above", better), ("below", worse), ("undecided", "undecided"))
     return ", ".join(f"{word} in {all_of.count(verdict)}" for verdict, word in words)
+
+
+WHISKERS = "Error bars in the figure: the interval of 95 % of the difference to {}."
+"""A remark on a figure that has them."""
 
 
 def over_all(differences: Iterable[PairedDifference]) -> str:

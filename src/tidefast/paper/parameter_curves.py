@@ -7,11 +7,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from tidefast.bench.experiment import Experiment
 from tidefast.bench.metrics import PairedDifference
 from tidefast.bench.results import Run
 from tidefast.paper import naming
-from tidefast.paper.paired import over
+from tidefast.paper.paired import over, reach
 from tidefast.paper.study import StudyError, accuracy, reset_count
 
 
@@ -42,6 +45,11 @@ class ParameterCurve:
     def change(self, at: float, base: float) -> PairedDifference:
         """The accuracy at one number against that at another."""
         return over(self.points[at], self.points[base])
+
+    def reach(self, base: float) -> npt.NDArray[np.float64]:
+        """Error bars [2, numbers]: of the differences to one of the numbers."""
+        whiskers: npt.NDArray[np.float64] = np.transpose([reach(self.change(at, base)) for at in self.numbers])
+        return whiskers
 
     def frame(self, name: str) -> dict[str, list[Any]]:
         """As columns, the number under a name."""

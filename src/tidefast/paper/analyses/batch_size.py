@@ -10,11 +10,12 @@ import numpy as np
 
 from tidefast.bench.experiment import Experiment
 from tidefast.bench.results import Run
-from tidefast.paper import figure, naming, paired, parameter_curves
+from tidefast.paper import figure, naming, paired, parameter_curves, source_line
 from tidefast.paper.analysis import Analysis, Finding, frame, registry
 from tidefast.paper.figure import marked
 from tidefast.paper.parameter_curves import ParameterCurve
 from tidefast.paper.scale import LEVELS, Setting
+from tidefast.paper.source_line import Sources
 from tidefast.paper.study import accuracy
 from tidefast.report.sheet import Row, Sheet, number
 
@@ -45,9 +46,12 @@ class BatchSize(Analysis):
             for level in LEVELS
             for size in (*usual, *((4, 2) if level == "easy" else ()))
         ]
-        return [setting.experiment(place, "ROID", reset) for place in places for reset in CONTESTANTS]
+        return source_line.with_source(
+            setting, (setting.experiment(place, "ROID", reset) for place in places for reset in CONTESTANTS)
+        )
 
     def evaluate(self, runs: list[Run]) -> Finding:
+        runs, sources = source_line.apart(runs)
         curves = parameter_curves.lines(runs, _size, lambda experiment: {"batch": None, "steps": None})
         parameter_curves.need(curves, "some of one contestant on one stream with batches of several sizes")
         grid = _grid(curves)
@@ -73,8 +77,9 @@ class BatchSize(Analysis):
             for contestant, by_size in contestants.items()
             for size, members in by_size.items()
         ]
+        remarks = (*_remarks(grid, few), paired.WHISKERS.format("the first contestant at that size"))
         runs_of = frame(("stream", "contestant", "batch", "accuracy"), cells)
-        return Finding({"runs": runs_of}, (sheet,), lambda: _draw(grid, few), tuple(_remarks(grid, few)))
+        return Finding({"runs": runs_of}, (sheet,), lambda: _draw(grid, few, sources), remarks)
 
 
 def _size(run: Run) -> float:
@@ -146,7 +151,7 @@ def _listed(sizes: Sequence[float]) -> str:
     return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
-def _draw(grid: Grid, few: Sequence[float]) -> Figure:
+def _draw(grid: Grid, few: Sequence[float], sources: Sources) -> Figure:
     shown = [
         *[stream for stream in grid if stream != MEAN][: PANELS - (MEAN in grid)],
         *([MEAN] if MEAN in grid else []),
@@ -156,10 +161,15 @@ def _draw(grid: Grid, few: Sequence[float]) -> Figure:
     for axis, stream in zip(axes[0], shown, strict=True):
         for name, by_size in grid[stream].items():
             shares = {size: _mean(members) for size, members in by_size.items()}
-            axis.plot(list(shares), list(shares.values()), label=name, **looks[name])
+            plain = next(iter(grid[stream].values()))
+            against = [paired.over(by_size[size], plain.get(size, [])) for size in shares]
+            reach = np.transpose([paired.reach(difference) for difference in against])
+            axis.errorbar(list(shares), list(shares.values()), yerr=reach, elinewidth=0.7, label=name, **looks[name])
             hollow = [size for size in shares if size in few]
             look = looks[name] | {"linestyle": "none", "mfc": "white", "zorder": 3}
             axis.plot(hollow, [shares[size] for size in hollow], **look)
+        most = max(grid[stream].values(), key=len)
+        source_line.draw(axis, source_line.level(next(iter(most.values())), sources))
         axis.set_title(f"{stream} of the streams" if stream == MEAN else stream)
         _sizes(axis, sorted({size for by_size in grid[stream].values() for size in by_size}))
     axes[0][0].set_ylabel("accuracy, %")

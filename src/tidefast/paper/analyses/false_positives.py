@@ -78,6 +78,7 @@ class FalsePositives(Analysis):
         )
         frame = parameter_curves.stacked(line.frame("threshold") for line in curves)
         remarks = [remark for line, others in zip(curves, beside, strict=True) for remark in _remarks(line, others)]
+        remarks.append(paired.WHISKERS.format("no reset"))
         return Finding({"runs": frame}, (sheet,), lambda: _draw(curves, beside, sources), tuple(remarks))
 
 
@@ -154,7 +155,10 @@ def _draw(
     for at, (line, references) in enumerate(zip(curves, beside, strict=True)):
         style = looks[line.label]
         many = f"{line.label}: " if len(curves) > 1 else ""
-        left.plot(line.numbers, line.accuracies, label=f"{many}threshold held", **style)
+        members = references.get("never", line.points[line.numbers[-1]])
+        whiskers = np.transpose([paired.reach(paired.over(runs, members)) for runs in line.points.values()])
+        label = f"{many}threshold held"
+        left.errorbar(line.numbers, line.accuracies, yerr=whiskers, elinewidth=0.7, label=label, **style)
         right.plot(line.numbers, line.resets, **style)
         for name, members in references.items():
             drawing: dict[str, Any] = {

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 from tidefast.bench.experiment import Experiment
 from tidefast.bench.results import Run
-from tidefast.paper import figure, paired, scores
+from tidefast.paper import figure, paired, scores, source_line
 from tidefast.paper.analysis import Analysis, Finding, registry
 from tidefast.paper.scale import LEVELS, Setting
 from tidefast.paper.scores import Score
+from tidefast.paper.source_line import Sources
 from tidefast.paper.study import asr_of, plain
 
 if TYPE_CHECKING:
@@ -31,18 +32,20 @@ class Groups(Analysis):
     paper = ("figure cifar10", "figure cifar100")
 
     def experiments(self, setting: Setting) -> list[Experiment]:
-        return [
+        wanted = (
             setting.experiment(setting.cifar(classes, group), base, reset)
             for classes in (10, 100)
             for group in LEVELS
             for base in ("ETA", "ROID")
             for reset in ("never", *setting.rdumbs, "ASR")
-        ]
+        )
+        return source_line.with_source(setting, wanted)
 
     def accepts(self, run: Run) -> bool:
         return _set(run) in SETS and plain(run.experiment, "periodic")
 
     def evaluate(self, runs: list[Run]) -> Finding:
+        runs, sources = source_line.apart(runs)
         by_set = {
             name: part
             for key, name in SETS.items()
@@ -50,12 +53,15 @@ class Groups(Analysis):
         }
         small = any(run.experiment.stream.name.endswith(MINI) and _set(run) == "cifar100-c" for run in runs)
         sheets = [
-            scores.sheet(f"groups-{name.lower()}", f"Accuracy in groups of {name}, %", part, [_NOTE][: small and at])
+            scores.sheet(
+                f"groups-{name.lower()}", f"Accuracy in groups of {name}, %", part, [_NOTE][: small and at], sources
+            )
             for at, (name, part) in enumerate(by_set.items())
         ]
         frames = {name.lower(): scores.frame(part) for name, part in by_set.items()}
         remarks = [remark for name, part in by_set.items() for remark in _remarks(name, part)]
-        return Finding(frames, (*sheets,), lambda: _draw(by_set, small), (*remarks,))
+        remarks.append(paired.WHISKERS.format("no reset"))
+        return Finding(frames, (*sheets,), lambda: _draw(by_set, small, sources), (*remarks,))
 
 
 def _set(run: Run) -> str:
@@ -95,7 +101,7 @@ def _remarks(name: str, all_scores: Sequence[Score]) -> list[str]:
     return remarks
 
 
-def _draw(by_set: dict[str, list[Score]], small: bool) -> Figure:
+def _draw(by_set: dict[str, list[Score]], small: bool, sources: Sources) -> Figure:
     every = [score for part in by_set.values() for score in part]
     bases = list(dict.fromkeys(score.first.base for score in every))[:COLUMNS]
     names = scores.add_ons(every)
@@ -105,7 +111,7 @@ def _draw(by_set: dict[str, list[Score]], small: bool) -> Figure:
     for row, (name, part) in zip(axes, by_set.items(), strict=True):
         streams = list(dict.fromkeys(score.first.stream for score in part))
         for axis, base in zip(row, bases, strict=True):
-            scores.bars(axis, [score for score in part if score.first.base == base], streams, names)
+            scores.bars(axis, [score for score in part if score.first.base == base], streams, names, sources)
             images = ", images of CIFAR-10" if small and name == SETS["cifar100-c"] else ""
             axis.set_title(f"{base}, groups of {name}{images}")
         row[0].set_ylabel("accuracy, %")

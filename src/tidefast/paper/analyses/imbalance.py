@@ -16,7 +16,7 @@ from tidefast.core.specification import Specification
 from tidefast.paper import figure, naming, paired
 from tidefast.paper.analysis import Analysis, Finding, registry
 from tidefast.paper.figure import marked
-from tidefast.paper.naming import with_names
+from tidefast.paper.naming import NO_RESET, with_names
 from tidefast.paper.scale import Setting
 from tidefast.paper.study import accuracy, asr_of, plain
 from tidefast.report.sheet import Cell, Row, Sheet, number
@@ -79,7 +79,7 @@ class Imbalance(Analysis):
             {"runs": frame},
             (sheet,),
             lambda: _draw(all_series, labels),
-            (*_remarks(all_series), *_against(source, all_series)),
+            (*_remarks(all_series), *_against(source, all_series), paired.WHISKERS.format("no reset")),
         )
 
 
@@ -190,6 +190,14 @@ def _against(source: _Series | None, all_series: Sequence[_Series]) -> list[str]
     return [f"The source model has {means} %: {len(below)} of {met} results are below it, so collapsed."]
 
 
+def _reach(series: _Series, delta: float, all_series: Sequence[_Series]) -> tuple[float, float]:
+    """An error bar: of the difference to the same method without resets."""
+    plain = next((other for other in all_series if (other.base, other.add_on) == (series.base, NO_RESET)), series)
+    if plain is series or delta not in plain.runs:
+        return 0.0, 0.0
+    return paired.reach(paired.over(series.runs[delta], plain.runs[delta]))
+
+
 def _draw(all_series: Sequence[_Series], labels: Mapping[float, float]) -> Figure:
     source = next((series for series in all_series if series.unadapted), None)
     all_series = [series for series in all_series if series is not source] or list(all_series)
@@ -204,7 +212,7 @@ def _draw(all_series: Sequence[_Series], labels: Mapping[float, float]) -> Figur
             axis.errorbar(
                 list(series.runs),
                 [cell.value for cell in cells],
-                yerr=[cell.std or 0.0 for cell in cells] if any(cell.std for cell in cells) else None,
+                yerr=np.transpose([_reach(series, delta, all_series) for delta in series.runs]),
                 elinewidth=0.7,
                 label=series.add_on,
                 **stroke[series.add_on],

@@ -11,11 +11,12 @@ from tidefast.bench import metrics
 from tidefast.bench.experiment import Experiment
 from tidefast.bench.results import Run
 from tidefast.core.specification import Specification
-from tidefast.paper import figure, naming
+from tidefast.paper import figure, naming, source_line
 from tidefast.paper.analysis import Analysis, Finding, frame, registry
 from tidefast.paper.figure import line_styles
 from tidefast.paper.reset_effects import AFTER, BEFORE, BIN, MIDDLES, Effects, effects_of, mean_around
 from tidefast.paper.scale import Setting
+from tidefast.paper.source_line import Sources
 from tidefast.paper.study import accuracy
 from tidefast.report.sheet import Row, Sheet, number
 
@@ -53,12 +54,15 @@ class Resets(Analysis):
 
     def experiments(self, setting: Setting) -> list[Experiment]:
         policies = ("never", *setting.rdumbs, "ASR", "asr-full", "asr-interval-20000")
-        return [setting.experiment(setting.ccc("hard"), "ETA", policy) for policy in policies]
+        return source_line.with_source(
+            setting, (setting.experiment(setting.ccc("hard"), "ETA", policy) for policy in policies)
+        )
 
     def accepts(self, run: Run) -> bool:
-        return bool(len(run.resets))
+        return bool(len(run.resets)) or source_line.is_source(run)
 
     def evaluate(self, runs: list[Run]) -> Finding:
+        runs, sources = source_line.apart(runs)
         effects = {name: effects_of(members) for name, members in naming.pooled(runs).items()}
         sheet = Sheet(
             "resets",
@@ -84,7 +88,7 @@ class Resets(Analysis):
         return Finding(
             {"resets": _resets(effects), "around": _around(effects)},
             (sheet,),
-            lambda: _draw(chosen, {name: effects[name].runs[0] for name in pair}),
+            lambda: _draw(chosen, {name: effects[name].runs[0] for name in pair}, sources),
             (*_remarks(effects, chosen),),
         )
 
@@ -233,18 +237,20 @@ def _verdict(ours: metrics.Floats, theirs: metrics.Floats) -> str:
     return "holds" if low > 0 else "does not hold" if high < 0 else "is undecided"
 
 
-def _draw(effects: dict[str, Effects], stream: dict[str, Run]) -> Figure:
+def _draw(effects: dict[str, Effects], stream: dict[str, Run], sources: Sources) -> Figure:
     drawn, axes = figure.panels(2, 2, height=2.1)
     for axis in axes[0]:
         axis.remove()
     whole = drawn.add_subplot(axes[0, 0].get_gridspec()[0, :])
     looks = line_styles(list(dict.fromkeys([*stream, *effects])))
     _draw_stream(whole, stream, looks)
+    if stream:
+        source_line.draw(whole, source_line.level([*stream.values()][:1], sources))
     _draw_around(axes[1, 0], effects, looks)
     _draw_delays(axes[1, 1], effects, looks)
     figure.letter([whole, *axes[1]])
     lines = {str(line.get_label()): line for axis in (whole, axes[1, 0]) for line in axis.lines}
-    lines = {name: lines[name] for name in looks}
+    lines = {name: lines[name] for name in (*looks, source_line.LABEL) if name in lines}
     drawn.legend(handles=[*lines.values()], loc="outside lower center", ncols=5 if len("".join(lines)) < 65 else 3)
     return drawn
 

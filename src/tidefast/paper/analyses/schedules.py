@@ -10,10 +10,11 @@ import numpy as np
 
 from tidefast.bench.experiment import Experiment
 from tidefast.bench.results import Run
-from tidefast.paper import domain_order, figure, paired, visits
+from tidefast.paper import domain_order, figure, paired, source_line, visits
 from tidefast.paper.analysis import Analysis, Finding, frame, registry
 from tidefast.paper.domain_order import Segment
 from tidefast.paper.scale import Setting
+from tidefast.paper.source_line import Sources
 from tidefast.paper.study import asr_of, plain
 from tidefast.paper.visits import Course, Panels
 from tidefast.report.sheet import Row, Sheet, number
@@ -36,12 +37,13 @@ class Schedules(Analysis):
     paper = ("figure inc+cdc", "table 22", "table 23")
 
     def experiments(self, setting: Setting) -> list[Experiment]:
-        return [
+        wanted = (
             setting.experiment(setting.cdc(delta), base, reset)
             for delta in DELTAS
             for base in ("ETA", "ROID")
             for reset in ("never", *setting.rdumbs, "ASR")
-        ]
+        )
+        return source_line.with_source(setting, wanted)
 
     def accepts(self, run: Run) -> bool:
         return (
@@ -49,6 +51,7 @@ class Schedules(Analysis):
         )
 
     def evaluate(self, runs: list[Run]) -> Finding:
+        runs, sources = source_line.apart(runs)
         by_panel = visits.courses(runs)
         orders = {met[0].named_run.place: domain_order.segments(met[0].named_run.run) for met in by_panel.values()}
         sheets = (
@@ -66,7 +69,7 @@ class Schedules(Analysis):
         remarks += visits.caveats(_shown(by_panel))
         if len(_shown(by_panel)) < len(by_panel):
             remarks.append(f"The figure shows at most {ROWS} methods and {COLUMNS} schedules; the tables have all.")
-        return Finding(frames, sheets, lambda: _draw(by_panel, orders), (*remarks,))
+        return Finding(frames, sheets, lambda: _draw(by_panel, orders, sources), (*remarks,))
 
 
 def _durations(orders: Mapping[str, Sequence[Segment]]) -> Sheet:
@@ -120,7 +123,7 @@ def _shown(by_panel: Panels) -> Panels:
     return {(base, place): met for (base, place), met in by_panel.items() if base in bases and place in places}
 
 
-def _draw(everything: Panels, orders: Mapping[str, Sequence[Segment]]) -> Figure:
+def _draw(everything: Panels, orders: Mapping[str, Sequence[Segment]], sources: Sources) -> Figure:
     by_panel = _shown(everything)
     bases, places = (list(dict.fromkeys(panel[at] for panel in by_panel)) for at in (0, 1))
     names = visits.add_ons(by_panel)
@@ -138,7 +141,7 @@ def _draw(everything: Panels, orders: Mapping[str, Sequence[Segment]]) -> Figure
     for column, place in enumerate(places):
         for row, base in enumerate(bases):
             axis = axes[row][column]
-            visits.plot(axis, by_panel.get((base, place), []), lambda course: course.accuracy, names)
+            visits.plot(axis, by_panel.get((base, place), []), lambda course: course.accuracy, names, sources)
             axis.set_title(textwrap.fill(f"{base}, {place}", 44))
             axis.tick_params(labelbottom=False)
         domain_order.strip(axes[-1][column], orders[place], domains)

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 from tidefast.bench.experiment import Experiment
 from tidefast.bench.metrics import PairedDifference
 from tidefast.bench.results import Run
-from tidefast.paper import figure, paired, parameter_curves
+from tidefast.paper import figure, paired, parameter_curves, source_line
 from tidefast.paper.analysis import Analysis, Finding, registry
 from tidefast.paper.figure import marked
 from tidefast.paper.parameter_curves import ParameterCurve
 from tidefast.paper.scale import LEVELS, Setting
+from tidefast.paper.source_line import Sources
 from tidefast.paper.study import asr_of
 from tidefast.report.sheet import Cell, Row, Sheet, difference
 from tidefast.resets import ASR
@@ -55,16 +56,19 @@ class Sensitivity(Analysis):
             for name, largest in VARIED.items()
             for times in TIMES[setting.name]
         ]
-        return [setting.experiment(setting.ccc(level), base, reset) for level in LEVELS for reset in resets]
+        return source_line.with_source(
+            setting, (setting.experiment(setting.ccc(level), base, reset) for level in LEVELS for reset in resets)
+        )
 
     def accepts(self, run: Run) -> bool:
         policy = asr_of(run.experiment)
-        return (
+        return source_line.is_source(run) or (
             policy is not None
             and dataclasses.replace(policy, **{name: getattr(ASR(), name) for name in VARIED}) == ASR()
         )
 
     def evaluate(self, runs: list[Run]) -> Finding:
+        runs, sources = source_line.apart(runs)
         by_setting = {
             name: parameter_curves.lines(runs, _value(name), parameter_curves.without(name)) for name in VARIED
         }
@@ -91,9 +95,8 @@ class Sensitivity(Analysis):
             for name, lines in by_setting.items()
             for line in lines
         )
-        return Finding(
-            {"runs": frame}, (sheet,), lambda: _draw(by_setting, labels), tuple(_remarks(by_setting, labels))
-        )
+        remarks = (*_remarks(by_setting, labels), paired.WHISKERS.format("the default"), *_heights(by_setting, sources))
+        return Finding({"runs": frame}, (sheet,), lambda: _draw(by_setting, labels), remarks)
 
 
 def _value(name: str) -> Callable[[Run], float | None]:
@@ -143,6 +146,14 @@ def _remarks(by_setting: CurvesBySetting, labels: Sequence[str]) -> list[str]:
     return remarks
 
 
+def _heights(by_setting: CurvesBySetting, sources: Sources) -> list[str]:
+    """Where the source model is, far below what a narrow axis shows."""
+    lines = {line.label: line for lines in by_setting.values() for line in lines}
+    found = {name: source_line.level(next(iter(line.points.values())), sources) for name, line in lines.items()}
+    told = ", ".join(f"{name} {height:.1f}" for name, height in found.items() if height is not None)
+    return [f"The source model has {told} %; the axis does not begin at 0, for the changes are small."] if told else []
+
+
 def _draw(by_setting: CurvesBySetting, labels: Sequence[str]) -> Figure:
     drawn, axes = figure.panels(
         1, len(by_setting), width=min(figure.PAGE, 0.5 + 1.6 * len(by_setting)), height=2.2, sharey=True
@@ -152,7 +163,9 @@ def _draw(by_setting: CurvesBySetting, labels: Sequence[str]) -> Figure:
         default = float(getattr(ASR(), name))
         axis.axvline(default, color=figure.GREY, lw=0.8, ls=":", label="default")
         for line in lines:
-            axis.plot(line.numbers, line.accuracies, label=line.label, **looks[line.label])
+            look = looks[line.label]
+            whiskers = line.reach(_default(name, line))
+            axis.errorbar(line.numbers, line.accuracies, yerr=whiskers, elinewidth=0.7, label=line.label, **look)
         axis.set_xscale("log")
         ticks = sorted({number for line in lines for number in line.numbers})
         axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks], rotation=60)

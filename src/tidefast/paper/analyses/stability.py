@@ -12,7 +12,7 @@ import numpy as np
 from tidefast.bench import metrics
 from tidefast.bench.experiment import Experiment
 from tidefast.bench.results import Run
-from tidefast.paper import figure, naming, paired
+from tidefast.paper import figure, naming, paired, source_line
 from tidefast.paper.analysis import Analysis, Finding, frame, registry
 from tidefast.paper.contestants import MATCHED
 from tidefast.paper.figure import line_styles
@@ -64,7 +64,9 @@ class Stability(Analysis):
 
     def experiments(self, setting: Setting) -> list[Experiment]:
         policies = ("never", *setting.rdumbs, "ASR")
-        return [setting.experiment(setting.ccc(level), "ETA", policy) for level in LEVELS for policy in policies]
+        return source_line.with_source(
+            setting, [setting.experiment(setting.ccc(level), "ETA", policy) for level in LEVELS for policy in policies]
+        )
 
     def accepts(self, run: Run) -> bool:
         return run.batches >= SHORTEST
