@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
+import collect
 import paired
 import pytest
 
@@ -44,3 +45,14 @@ def test_wherever_rdumb_is_compared_it_also_resets_as_often_as_asr(name):
     rdumb = {one for one in there if one[2].endswith(" + RDumb") and one[2].removesuffix(" + RDumb") not in UNMATCHED}
     assert rdumb
     assert {one for one in rdumb if (*one[:2], f"{one[2]} (matched)") not in there} == set()
+
+
+def test_new_rows_join_those_of_their_stream_and_old_ones_are_replaced():
+    there = [row for row in rows("rate") if row["contestant"] != "ROID"]
+    kept = [dict(row) for row in there]
+    new = [row for row in rows("rate") if row["contestant"] == "ROID"]
+    again = {**there[0], "accuracy": "99.00"}
+    found = collect.merged(there, [*new, again])
+    assert there == kept
+    assert found == [again, *there[1:], *new]
+    assert collect.merged(found, rows("rate")) != found  # the old row is back in its place
