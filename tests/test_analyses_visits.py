@@ -135,6 +135,18 @@ def test_bars_have_the_line_of_the_source_and_say_how_sure_a_difference_is(write
     assert any(low == pytest.approx(50.0) and high == pytest.approx(75.0) for low, high in spans)
 
 
+def test_no_panel_is_cut_where_panels_share_their_axis(write: Write):
+    stream = {"name": "cin-c-noniid-mini", "delta": 0.1}
+    runs = [
+        write(Experiment(stream, Specification(name, title=name.upper())), 4 * [("fog", 0, correct)])
+        for name, correct in (("source", 1), ("eta", 3), ("roid", 9))  # the second panel is three times as high
+    ]
+    for axes in registry.get("imbalance")().evaluate(runs).draw().axes:
+        low, high = axes.get_ylim()
+        assert low == 0
+        assert high > 90
+
+
 def test_recovery_of_real_runs_is_that_of_their_summaries(real: list[Run], tmp_path: Path):
     recovery = registry.get("recovery")()
     assert all(map(recovery.accepts, real))

@@ -89,7 +89,8 @@ def bars(
 ) -> None:
     """A bar for each score, in groups by stream; `streams`, `names`: all streams and reset policies of the figure.
 
-    A line across each group is the source model; error bars are of the difference to the method without resets.
+    A line across each group is the source model; error bars are of the difference to the method without resets. Where
+    panels share their axis it must begin at 0 once all of them are drawn, for from then on it does not grow.
     """
     stroke = line_styles(names)
     present = [name for name in names if any(score.first.add_on == name for score in all_scores)]
@@ -112,8 +113,7 @@ def bars(
             axes.plot([at - 0.46, at + 0.46], [height] * 2, color=figure.GREY, ls="--", lw=1.0, label=LABEL)
     axes.set_xticks(range(len(streams)), list(streams))
     axes.tick_params(axis="x", length=0)
-    axes.margins(y=0.12)
-    axes.set_ylim(bottom=0)
+    axes.margins(y=0.2)
 
 
 def _source(all_scores: Sequence[Score], stream: str, sources: Sources) -> float | None:

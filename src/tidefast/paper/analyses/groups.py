@@ -115,5 +115,7 @@ def _draw(by_set: dict[str, list[Score]], small: bool, sources: Sources) -> Figu
             images = ", images of CIFAR-10" if small and name == SETS["cifar100-c"] else ""
             axis.set_title(f"{base}, groups of {name}{images}")
         row[0].set_ylabel("accuracy, %")
+    for row in axes:
+        row[0].set_ylim(bottom=0)
     figure.legend(drawn, axes.ravel())
     return drawn

@@ -221,11 +221,11 @@ def _draw(all_series: Sequence[_Series], labels: Mapping[float, float]) -> Figur
             line = [source.mean(delta) for delta in source.runs]
             axis.plot(list(source.runs), line, color=figure.GREY, linestyle="--", label="source model")
         axis.set_xscale("log")
-        axis.set_ylim(bottom=0)
         axis.set_xticks(list(labels), [f"{delta:g}\n({count:.1f})" for delta, count in labels.items()])
         axis.minorticks_off()
         axis.set_xlabel("Dirichlet $\\delta$ (distinct labels in a batch)")
         axis.set_title(base)
+    axes[0][0].set_ylim(bottom=0)  # once all panels are drawn: from then on the axis that they share does not grow
     axes[0][0].set_ylabel("accuracy, %")
     figure.legend(drawn, axes[0])
     return drawn

@@ -99,6 +99,7 @@ def _draw(all_scores: Sequence[Score], sources: Sources) -> Figure:
     for axis, base in zip(axes[0], bases, strict=True):
         scores.bars(axis, [score for score in all_scores if score.first.base == base], streams, names, sources)
         axis.set_title(base)
+    axes[0][0].set_ylim(bottom=0)
     axes[0][0].set_ylabel("accuracy, %")
     figure.legend(drawn, axes[0])
     return drawn

@@ -243,9 +243,7 @@ def _draw(effects: dict[str, Effects], stream: dict[str, Run], sources: Sources)
         axis.remove()
     whole = drawn.add_subplot(axes[0, 0].get_gridspec()[0, :])
     looks = line_styles(list(dict.fromkeys([*stream, *effects])))
-    _draw_stream(whole, stream, looks)
-    if stream:
-        source_line.draw(whole, source_line.level([*stream.values()][:1], sources))
+    _draw_stream(whole, stream, looks, source_line.level([*stream.values()][:1], sources))
     _draw_around(axes[1, 0], effects, looks)
     _draw_delays(axes[1, 1], effects, looks)
     figure.letter([whole, *axes[1]])
@@ -255,7 +253,9 @@ def _draw(effects: dict[str, Effects], stream: dict[str, Run], sources: Sources)
     return drawn
 
 
-def _draw_stream(axes: Axes, runs: dict[str, Run], looks: dict[str, dict[str, Any]]) -> None:
+def _draw_stream(
+    axes: Axes, runs: dict[str, Run], looks: dict[str, dict[str, Any]], source: float | None = None
+) -> None:
     ticks, window = 0, max((run.batches for run in runs.values()), default=0) // 50 or 1
     for name, run in runs.items():
         resets, colour = run.resets + 0.5, looks[name]["color"]
@@ -267,6 +267,7 @@ def _draw_stream(axes: Axes, runs: dict[str, Run], looks: dict[str, dict[str, An
             height = np.full(len(resets), 0.03 + 0.06 * ticks)
             axes.plot(resets, height, "|", color=colour, transform=axes.get_xaxis_transform(), markersize=5)
             ticks += 1
+    source_line.draw(axes, source)
     axes.margins(x=0.01)
     low, high = axes.get_ylim()
     axes.set_ylim(low - 0.1 * ticks * (high - low), high)
