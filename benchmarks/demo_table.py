@@ -21,7 +21,9 @@ def main(folder: str, *seeds: str) -> None:
     rows: dict[str, list[report.HeadlineRow]] = {}
     for seed in seeds:
         demonstration = demo.Demonstration(Path(folder), seed=int(seed))
-        for standing in report.headline_rows(demonstration.content(demo.pick_contestants(demonstration.steps))):
+        for standing in report.headline_rows(
+            demonstration.content(demo.pick_contestants(demonstration.steps, full=True))
+        ):
             if standing.batches == standing.total:
                 rows.setdefault(standing.label, []).append(standing)
     print("| contestant | overall, % | last quarter, % | resets | verdicts |\n| --- | --- | --- | --- | --- |")

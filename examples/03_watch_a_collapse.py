@@ -1,7 +1,7 @@
 """Watch a collapse: ETA at forty times its published rate, alone and with ASR, and what the records say of each step.
 
 Such a rate does in a hundred batches what a good one may do in a hundred thousand: the model learns from its own
-errors, and predicts fewer classes. ASR sees the predictions concentrate, and each time resets the deepest layers.
+errors, and predicts fewer classes. ASR measures how far predictions concentrate, and resets the deepest layers often.
 """
 
 from __future__ import annotations

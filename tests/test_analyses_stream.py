@@ -215,7 +215,7 @@ def test_the_fine_scale_sees_what_blocks_do_not():
     assert other.fluctuation == 0.0
 
 
-@pytest.mark.parametrize(("asr", "said"), [(0.9, "throughout holds"), (0.3, "throughout does not hold")])
+@pytest.mark.parametrize(("asr", "said"), [(0.9, "+40.0 [+40.0, +40.0]"), (0.3, "-20.0 [-20.0, -20.0]")])
 def test_stability_says_who_is_above(tmp_path, asr, said):
     title = {"name": "eta", "title": "ETA"}
     rdumb = Experiment("drift", title, reset={**RDUMB, "title": "RDumb"})
@@ -223,7 +223,9 @@ def test_stability_says_who_is_above(tmp_path, asr, said):
         made(tmp_path / "r", rdumb, [0.5] * 40),
         made(tmp_path / "a", Experiment("drift", title, reset="asr"), [asr] * 40),
     ]
-    assert said in Stability().evaluate(runs).remarks[0]
+    remark = Stability().evaluate(runs).remarks[0]
+    assert said in remark
+    assert f"above in {20 * (asr > 0.5)} of 20 blocks" in remark
 
 
 # collapse

@@ -17,7 +17,7 @@ from tidefast.bench import Experiment, metrics, run
 from tidefast.bench.ledger import DIGESTS
 from tidefast.bench.results import RESULT, Run, load
 from tidefast.core.specification import Specification
-from tidefast.paper import footprint, parameter_curves
+from tidefast.paper import footprint, paired, parameter_curves
 from tidefast.paper.analyses import registry
 from tidefast.paper.analysis import Finding
 from tidefast.paper.reproduction import quantity
@@ -96,15 +96,17 @@ def test_variance_says_whether_the_published_bound_holds(runs, tmp_path):
         for stream in [MiniScale().ccc("easy").stream]
     ]
     near = altered(easy[1], tmp_path / "near", accuracy=easy[0].result["accuracy"] + 0.001)
+    noisy = altered(by_reset(runs, "never"), tmp_path / "noisy", accuracy=easy[0].result["accuracy"] + 0.001)
     far = altered(easy[1], tmp_path / "far", accuracy=easy[0].result["accuracy"] - 0.2)
     said = [
         evaluated("variance", [easy[0], dataclasses.replace(other, experiment=easy[1].experiment)]).remarks[0]
-        for other in (near, far)
+        for other in (near, far, noisy)
     ]
-    assert "0.10 points" in said[0]
+    assert "+0.10 [" in said[0]
     assert said[0].endswith("0.3 points holds.")
-    assert "20.00 points" in said[1]
+    assert "-20.00 [" in said[1]
     assert said[1].endswith("0.3 points does not hold.")
+    assert said[2].endswith("0.3 points is undecided.")  # as near, and the interval is wider than the bound
 
 
 def test_false_positives_reads_thresholds_from_the_runs(runs):
@@ -179,15 +181,16 @@ def test_only_seeds_that_all_numbers_have_are_averaged(runs, tmp_path):
     assert line.accuracies == pytest.approx([accuracy(base), accuracy(other)])
 
 
-def test_the_error_of_a_change_is_that_of_blocks_of_the_same_images(runs):
+def test_the_interval_of_a_change_is_that_of_blocks_of_the_same_images(runs):
     one, other = by_reset(runs, "asr"), by_reset(runs, "never")
     gain = (one.steps["correct"] - other.steps["correct"]).reshape(-1, metrics.INDEPENDENT).sum(1) / (
         8 * metrics.INDEPENDENT
     )
-    found = parameter_curves.change([one], [other])
+    found = paired.over([one], [other])
+    assert found == metrics.paired_difference([[metrics.StreamPair(accuracy(one) - accuracy(other), 100 * gain)]])
     assert found.points == pytest.approx(100 * gain.mean())
-    assert found.error == pytest.approx(100 * gain.std(ddof=1) / math.sqrt(len(gain)))
-    assert math.isnan(parameter_curves.change([one], [by_reset(runs, "asr", 4)]).error)
+    assert found.low < found.points < found.high
+    assert paired.over([one], [by_reset(runs, "asr", 4)]).streams == 0  # other batches
 
 
 @pytest.mark.parametrize("name", ["variance", "false-positives", "batch-size", "sensitivity"])

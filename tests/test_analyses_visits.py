@@ -23,6 +23,8 @@ OURS = ("groups", "imbalance", "measures", "proximity", "recovery", "schedules")
 Batch = tuple[str, int, int]
 """Domain, visit, and how many of ten images are correct."""
 Write = Callable[..., Run]
+LONG = 10
+"""So many times over, two visits have enough batches for an interval."""
 
 
 def experiment(
@@ -87,6 +89,64 @@ def test_each_asks_for_distinct_runs_with_resets_and_without(name: str, setting:
     assert {"never", "asr"} <= {one.reset.name for one in wanted}
 
 
+@pytest.mark.parametrize("name", ["resets", "stability", "collapse", "groups", "schedules", "imbalance"])
+def test_wherever_rdumb_is_compared_it_also_resets_as_often_as_asr(name: str):
+    everyone = registry.get(name)().experiments(MiniScale())
+    by_interval = {
+        title: {(one.stream.spelled, one.method.spelled) for one in everyone if one.reset.title == title}
+        for title in ("RDumb", "RDumb (matched)")
+    }
+    assert by_interval["RDumb"] == by_interval["RDumb (matched)"]
+    assert {one.reset.options["every"] for one in everyone if one.reset.name == "periodic"} == {200, 27}
+    published = registry.get(name)().experiments(FullScale())  # where ASR's own interval is not known beforehand
+    assert {one.reset.options["every"] for one in published if one.reset.name == "periodic"} == {1000}
+
+
+COMPARING = (
+    *("batch-size", "false-positives", "groups", "imbalance", "measures", "proximity", "recovery"),
+    *("resets", "schedules", "sensitivity", "stability", "variance"),
+)
+"""Analyses whose figures are of accuracies."""
+
+
+@pytest.mark.parametrize("name", COMPARING)
+def test_wherever_accuracies_are_drawn_the_source_model_sees_the_same_streams(name: str):
+    everyone = registry.get(name)().experiments(MiniScale())
+    seen: dict[bool, set[tuple[str, int]]] = {True: set(), False: set()}
+    for one in everyone:
+        seen[one.method.name == "source"].add((one.stream.spelled, one.seed))
+    assert seen[True] == seen[False]
+
+
+def test_bars_have_the_line_of_the_source_and_say_how_sure_a_difference_is(write: Write):
+    source = write(Experiment("drift", Specification("source", title="Source")), 40 * [("fog", 0, 3)])
+    noisy = 20 * [("fog", 0, 8), ("fog", 0, 7)]
+    runs = [
+        write(experiment("drift", reset), batches)
+        for reset, batches in (("never", 40 * [("fog", 0, 6)]), ("asr", noisy[:20] + 20 * [("fog", 0, 5)]))
+    ]
+    finding = registry.get("measures")().evaluate([source, *runs])
+    assert [(row.label, row.cells[0].text) for row in finding.sheets[0].rows] == [
+        *[("Source", "30.0"), ("ETA", "60.0"), ("ETA + ASR", "62.5")],
+    ]
+    (axes,) = finding.draw().axes
+    assert [list(line.get_ydata()) for line in axes.lines if line.get_label() == "source model"] == [[30.0, 30.0]]
+    spans = [path.vertices[:, 1] for bars in axes.collections for path in bars.get_paths()]
+    assert any(low == pytest.approx(50.0) and high == pytest.approx(75.0) for low, high in spans)
+
+
+def test_no_panel_is_cut_where_panels_share_their_axis(write: Write):
+    stream = {"name": "cin-c-noniid-mini", "delta": 0.1}
+    runs = [
+        write(Experiment(stream, Specification(name, title=name.upper())), 4 * [("fog", 0, correct)])
+        for name, correct in (("source", 1), ("eta", 3), ("roid", 9))  # the second panel is three times as high
+    ]
+    for axes in registry.get("imbalance")().evaluate(runs).draw().axes:
+        low, high = axes.get_ylim()
+        assert low == 0
+        assert high > 90
+
+
 def test_recovery_of_real_runs_is_that_of_their_summaries(real: list[Run], tmp_path: Path):
     recovery = registry.get("recovery")()
     assert all(map(recovery.accepts, real))
@@ -111,7 +171,11 @@ def test_recovery_by_hand(write: Write):
     assert [cell.text for cell in accuracy["ETA + ASR"].cells] == ["50.0", "75.0", "60.0"]
     assert [cell.text for cell in recovery["ETA + ASR"].cells] == ["+0.00", "+20.00", "+8.33"]
     assert [cell.text for cell in recovery["ETA + ASR (no recovery)"].cells] == ["+0.00", "-25.00", "-10.00"]
-    assert "recovery helps by 50.0 at the last visit" in finding.remarks[0]
+    assert (
+        "60.0 with recovery and 40.0 without in the mean of the visits, +20.0 without an interval, undecided"
+        in (finding.remarks[0])
+    )
+    assert "75.0 and 25.0 at the last" in finding.remarks[0]
     assert "both hold here" in finding.remarks[1]
     assert "A visit has 20 images" in finding.remarks[2]
 
@@ -119,11 +183,11 @@ def test_recovery_by_hand(write: Write):
 def test_remarks_on_recovery_follow_the_data(write: Write):
     finding = registry.get("recovery")().evaluate(
         [
-            write(experiment(reset="asr-no-recovery"), visits((5, 5), (6, 6))),
-            write(experiment(reset="asr"), visits((5, 5), (4, 4))),
+            write(experiment(reset="asr-no-recovery"), LONG * visits((5, 5), (6, 6))),
+            write(experiment(reset="asr"), LONG * visits((5, 5), (4, 4))),
         ]
     )
-    assert "recovery costs 20.0 at the last visit" in finding.remarks[0]
+    assert "-10.0 [-10.0, -10.0];" in finding.remarks[0]
     assert "neither holds here" in finding.remarks[1]
 
 
@@ -167,12 +231,13 @@ def test_a_single_visit_says_nothing_about_visits(write: Write, name: str):
 
 def test_delays_are_in_the_table_and_judged(write: Write):
     made = {"never": (6, 6), "asr": (8, 8), "asr-delay-0.001": (9, 9), "asr-delay-0.01": (5, 5)}
-    runs = [write(experiment(reset=reset), visits((5, 5), last)) for reset, last in made.items()]
+    runs = [write(experiment(reset=reset), LONG * visits((5, 5), last)) for reset, last in made.items()]
     finding = registry.get("proximity")().evaluate(runs)
     assert [row.cells[0].text for row in finding.sheets[0].rows] == ["-", "0.001", "0.01", "0"]
-    assert "5.0 more with delay 0.001, 15.0 less with delay 0.01" in finding.remarks[0]
-    assert "for 1 of 2 delays" in finding.remarks[0]
-    assert "With delay 0.01 the mean is below that of ETA" in finding.remarks[1]
+    assert "delay 0.001 +5.0 [+5.0, +5.0]; delay 0.01 -15.0 [-15.0, -15.0]" in finding.remarks[0]
+    assert "better in 1, worse, as in the paper, in 1, undecided in 0, of 2 delays" in finding.remarks[0]
+    assert "With delay 0.01 over ETA" in finding.remarks[1]
+    assert finding.remarks[1].endswith("-5.0 [-5.0, -5.0].")
 
 
 def test_segments_of_a_schedule(write: Write, tmp_path: Path):
@@ -189,8 +254,10 @@ def test_segments_of_a_schedule(write: Write, tmp_path: Path):
     ]
     finding = registry.get("schedules")().evaluate(runs)
     assert [cell.text for cell in finding.sheets[1].rows[0].cells] == ["6", "3.0", "1.5", "1.0"]
-    assert "ETA + ASR, CDC, does not improve over the visits: 90.0 to 50.0." in finding.remarks
-    assert any("above the 60.0 of RDumb" in said and "not smaller" in said for said in finding.remarks)
+    assert "ETA + ASR, CDC, from the first visit to the last: 90.0 to 50.0, falls (two standard errors are 19.7)." in (
+        finding.remarks
+    )
+    assert any("over RDumb" in said and "+10.0 without an interval, undecided" in said for said in finding.remarks)
     finding.write(tmp_path / "out", "schedules")
     assert sum(int(row["batches"]) for row in read(tmp_path / "out" / "schedules-segments.csv")) == len(order)
 
@@ -204,8 +271,9 @@ def test_repetitions_are_averaged_and_measures_compared(write: Write, tmp_path: 
         "ETA + ASR": "70.0 ± 10.0",
         "ETA + ASR (mean of softmax)": "50.0",
     }
-    assert "which is below the 60.0 of no reset" in finding.remarks[0]
-    assert "in 1 of 1 cases" in finding.remarks[1]
+    assert "over the mean of softmaxes +10.0 without an interval, undecided" in finding.remarks[0]  # on seed 0
+    assert "over no reset -10.0 without an interval, undecided" in finding.remarks[0]
+    assert "better in 0, worse in 0, undecided in 1 of 1 cases" in finding.remarks[1]
     finding.write(tmp_path / "out", "measures")
     assert len(read(tmp_path / "out" / "measures.csv")) == len(made)
 
@@ -213,7 +281,7 @@ def test_repetitions_are_averaged_and_measures_compared(write: Write, tmp_path: 
 def test_imbalance_counts_labels_and_who_leads(write: Write, tmp_path: Path):
     made = ((0.1, [5, 5, 0, 0], (4, 5)), (10.0, [3, 3, 2, 2], (9, 8)))
     runs = [
-        write(experiment({"name": "cin-c-noniid-mini", "delta": delta}, reset), [("fog", 0, correct)], labels)
+        write(experiment({"name": "cin-c-noniid-mini", "delta": delta}, reset), 40 * [("fog", 0, correct)], labels)
         for delta, labels, pair in made
         for reset, correct in zip(("periodic", "asr"), pair, strict=True)
     ]
@@ -222,7 +290,10 @@ def test_imbalance_counts_labels_and_who_leads(write: Write, tmp_path: Path):
     assert finding.sheets[0].columns == ("delta 0.1", "delta 10")
     assert rows["ETA + ASR"] == ["50.0", "80.0"]
     assert rows["distinct labels in a batch"] == ["2.0", "4.0"]
-    assert "ETA + ASR is above ETA + RDumb at 1 of 2 deltas (0.1)." in finding.remarks
+    assert any(
+        "ETA + ASR against ETA + RDumb is above all of them in 1, below one in 1, undecided in 0 of 2 deltas" in said
+        for said in finding.remarks
+    )
     assert "From delta 10 to 0.1 ETA + ASR loses 30.0 points." in finding.remarks
     finding.write(tmp_path / "out", "imbalance")
     assert {row["distinct_labels"] for row in read(tmp_path / "out" / "imbalance.csv")} == {"2.0", "4.0"}
@@ -245,7 +316,7 @@ def test_groups_of_both_sets_from_easy_to_hard(write: Write, tmp_path: Path):
     runs = [
         write(
             experiment(Specification(f"cifar{classes}-c-mini", {"group": group}, group.title()), reset),
-            visits((correct, correct), (correct, correct)),
+            LONG * visits((correct, correct), (correct, correct)),
         )
         for classes in (10, 100)
         for group in ("hard", "medium", "easy")
@@ -253,7 +324,11 @@ def test_groups_of_both_sets_from_easy_to_hard(write: Write, tmp_path: Path):
     ]
     finding = registry.get("groups")().evaluate(runs)
     assert [sheet.columns for sheet in finding.sheets] == [("Easy", "Medium", "Hard")] * 2
-    assert "CIFAR-10-C: ASR is the best form of ETA in 1 of 3 groups: Hard by 20.0." in finding.remarks
+    assert (
+        "CIFAR-10-C: ASR against the other forms of ETA is above all of them in 1, below one in 2, undecided in 0 of 3 "
+        "groups; against the best of them: Easy -10.0 [-10.0, -10.0]; Medium -10.0 [-10.0, -10.0]; Hard +20.0 "
+        "[+20.0, +20.0]."
+    ) in finding.remarks
     assert not finding.sheets[0].notes
     assert "CIFAR-10's in both cases" in finding.sheets[1].notes[0]
     assert {path.name for path in finding.write(tmp_path / "out", "groups")} >= {

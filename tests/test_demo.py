@@ -169,6 +169,7 @@ def test_the_settings_are_the_published_ones():
     asr = adapter.policy
     assert (asr.alpha0, asr.mu0, asr.lambda0, asr.r0, asr.lambda_r) == (0.5, 0.15, 5.0, 0.5, 20.0)
     assert by_key["eta+rdumb"].reset.options == {"every": 200}
+    assert by_key["eta+rdumb-matched"].reset.options == {"every": 39}  # as often as ASR
     for key, experiment in experiments.items():
         assert experiment.optimizer.name == "adam"
         assert experiment.optimizer.options == {"lr": 3e-2 if key.startswith("tent-fast") else 1e-3}

@@ -214,6 +214,19 @@ def test_verdicts_follow_the_lead_over_the_source():
     assert "Best over the whole stream, in this one run: HOLDS" in said
 
 
+def test_the_best_is_not_told_apart_from_whom_the_interval_does_not_tell_it_from():
+    noise = np.random.default_rng(0).normal(0, 0.1, 200)
+    histories = [
+        history_of("source", np.full(200, 0.2)),
+        history_of("first", 0.605 + noise),
+        history_of("second", 0.6 - noise),
+        history_of("third", 0.4 + noise),
+    ]
+    said = report.conclusions(report.ReportData("", histories, "source", CLASSES))[-1]
+    assert said.startswith("Best over the whole stream, in this one run: FIRST")
+    assert said.endswith("undecided against SECOND (intervals of 95 %).")
+
+
 def test_who_fell_and_when_is_told_against_the_floor():
     floor = np.repeat([0.6, 0.5, 0.4, 0.3], 25)  # a stream that grows harder: nobody is to blame for that
     histories = [

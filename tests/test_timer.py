@@ -64,7 +64,9 @@ def test_the_analysis_says_what_the_idle_model_does_and_needs_one_that_learns(re
     rows = {row.label: row.cells for row in finding.sheets[0].rows}
     assert rows["BatchNorm + ASR, drift"][2].value == len(real[0].resets)
     assert rows["ETA + ASR, drift"][4].value is not None
-    assert any("learns nothing and cannot collapse, and is reset every" in remark for remark in finding.remarks)
+    assert any(
+        "learns nothing, so that no errors can add up, and is reset every" in remark for remark in finding.remarks
+    )
     assert (tmp_path / "timer.png") in finding.write(tmp_path, "timer")
     with pytest.raises(StudyError, match="learn and were reset"):
         Timer().evaluate(real[:1])

@@ -143,14 +143,15 @@ def overview(titles: Sequence[str], results: Results) -> str:
 
 def _networks(contests: Sequence[Contest]) -> Iterator[str]:
     for model in dict.fromkeys(contest.model for contest in contests):
-        lines = [f"On {model}:", "", "| contestant | batches | Easy | Medium | Hard | mean |"]
-        lines.append("| --- | ---: | ---: | ---: | ---: | ---: |")
+        lines = [f"On {model}:", "", "| contestant | batches | Easy | Medium | Hard | mean | resets |"]
+        lines.append("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
         seen: set[tuple[str, int]] = set()
         for contest in sorted(contests, key=lambda contest: -contest.batches):  # each length with its own yardsticks
             for label in contest.labels:
                 if contest.model == model and (label, contest.batches) not in seen:
                     seen.add((label, contest.batches))
-                    lines.append(f"| {' | '.join([label, f'{contest.batches:,}', *contest.row(label)])} |")
+                    cells = [label, f"{contest.batches:,}", *contest.row(label), contest.resets(label)]
+                    lines.append(f"| {' | '.join(cells)} |")
         yield "\n".join(lines)
 
 

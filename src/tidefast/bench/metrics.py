@@ -370,7 +370,7 @@ def prediction_histogram(
 ) -> tuple[Counts, Counts]:
     """Which classes were chosen, and how often each was predicted, [blocks, classes], from counts [batches, classes].
 
-    The classes are drawn once, by the seed. A collapsed model empties nearly all of them.
+    The classes are drawn once, by the seed. A model that predicts few classes only empties nearly all of them.
 
     >>> chosen, counts = prediction_histogram(np.ones((5, 3), int), block=2, classes=2)
     >>> chosen.tolist(), counts.tolist()

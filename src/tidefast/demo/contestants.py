@@ -42,6 +42,7 @@ def pick_contestants(steps: int, full: bool = False, keys: Sequence[str] | None 
     fast = f"Tent, {TOO_HIGH:.0f} x rate"
     # RDumb's published period is 1000 of tens of thousands of batches; four episodes show what it does here.
     rdumb = Specification("periodic", {"every": max(1, steps // 4)})
+    matched = Specification("periodic", {"every": 39})  # as often as ASR resets ETA here
     main = [
         Contestant("source", "source", Specification("source"), never, 1.0),
         Contestant("batchnorm", "batch statistics", Specification("batchnorm"), never, 1.0),
@@ -54,6 +55,7 @@ def pick_contestants(steps: int, full: bool = False, keys: Sequence[str] | None 
     ]
     more = [
         Contestant("eta+rdumb", "ETA + RDumb", eta, rdumb, 3.0),
+        Contestant("eta+rdumb-matched", "ETA + RDumb (matched)", eta, matched, 3.0),
         Contestant("roid+asr", "ROID + ASR", roid, asr, 6.0),
         Contestant("tent+asr", "Tent + ASR", tent, asr, 4.0),
         Contestant("roid", "ROID", roid, never, 5.0),

@@ -11,6 +11,8 @@ from tidefast.errors import UnknownNameError
 if TYPE_CHECKING:
     from tidefast.paper.scale import Setting
 
+MATCHED = "RDumb (matched)"
+"""RDumb that resets as often as ASR does."""
 FAST = {"name": "adam", "lr": 1e-2}
 _PUBLISHED = {"name": "adam", "lr": 1e-3}
 _LABELLED = "bundled-train"
@@ -81,12 +83,15 @@ _VIT = {"alpha0": 5e-4, "mu0": 1e-3, "lambda_r": 0.1}
 
 
 def policy(name: str, setting: Setting) -> dict[str, Any]:
-    """A reset policy: `never`, `RDumb`, `SAR reset`, `DA-TTA reset`, `ASR`, or any other as `run` takes it: `asr-full`.
+    """A reset policy by name: `never`, `RDumb`, `RDumb (matched)`, `SAR reset`, `DA-TTA reset`, `ASR`.
 
-    Intervals are those of the setting: `asr-interval-20000` means the counterpart of 20,000 batches.
+    Or any other as `run` takes it: `asr-full`. Intervals are those of the setting: `asr-interval-20000` means the
+    counterpart of 20,000 batches.
     """
     if name == "RDumb":
         return {"name": "periodic", "every": setting.every, "title": "RDumb"}
+    if name == MATCHED:
+        return {"name": "periodic", "every": setting.matched, "title": MATCHED}
     if name.startswith("asr-interval"):
         published = int(name.rpartition("-")[2]) if name[-1].isdigit() else 20_000
         every = setting.interval(published)

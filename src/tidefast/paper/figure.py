@@ -51,7 +51,7 @@ _STYLE = {
     "svg.fonttype": "none",
     "svg.hashsalt": "tidefast",
 }
-_KNOWN = {"Source": GREY, "BatchNorm": INK, NO_RESET: ORANGE, "RDumb": RED}
+_KNOWN = {"Source": GREY, "BatchNorm": INK, NO_RESET: ORANGE, "RDumb": RED, "RDumb (matched)": PINK}
 _KNOWN |= {"ASR": BLUE, **dict.fromkeys(("ETA", "EATA", "ROID", "CMF", "PeTTA", "Tent"), ORANGE)}
 """The colours of those the paper is about, the same in every figure."""
 

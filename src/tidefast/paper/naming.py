@@ -220,16 +220,6 @@ def heading(panel: tuple[str, str], among: Iterable[tuple[str, str]]) -> str:
     return base if len({other for _, other in among}) == 1 else textwrap.fill(f"{base}, {place}", 44)
 
 
-def standing(value: float, other: float) -> str:
-    """How a number compares with another, as they are printed: with one decimal.
-
-    >>> standing(69.34, 69.26), standing(69.0, 67.7)
-    ('level with', 'above')
-    """
-    printed, printed_other = round(value, 1), round(other, 1)
-    return "above" if printed > printed_other else "below" if printed < printed_other else "level with"
-
-
 def _base(row: ContestantKey) -> ContestantKey:
     return (row[0], *row[2:])
 

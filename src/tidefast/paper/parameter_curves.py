@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tidefast.bench.experiment import Experiment
+from tidefast.bench.metrics import PairedDifference
 from tidefast.bench.results import Run
 from tidefast.paper import naming
-from tidefast.paper.study import StudyError, accuracy, reset_count, stream_pair
-from tidefast.report.sheet import Cell, number
+from tidefast.paper.paired import over, reach
+from tidefast.paper.study import StudyError, accuracy, reset_count
 
 
 @dataclass(frozen=True)
@@ -41,9 +42,14 @@ class ParameterCurve:
         """How often each was reset."""
         return [mean(reset_count, runs) for runs in self.points.values()]
 
-    def change(self, at: float, base: float) -> Change:
+    def change(self, at: float, base: float) -> PairedDifference:
         """The accuracy at one number against that at another."""
-        return change(self.points[at], self.points[base])
+        return over(self.points[at], self.points[base])
+
+    def reach(self, base: float) -> npt.NDArray[np.float64]:
+        """Error bars [2, numbers]: of the differences to one of the numbers."""
+        whiskers: npt.NDArray[np.float64] = np.transpose([reach(self.change(at, base)) for at in self.numbers])
+        return whiskers
 
     def frame(self, name: str) -> dict[str, list[Any]]:
         """As columns, the number under a name."""
@@ -53,22 +59,6 @@ class ParameterCurve:
             "accuracy": self.accuracies,
             "resets": self.resets,
         }
-
-
-@dataclass(frozen=True)
-class Change:
-    """A difference of accuracies in points, and its standard error; nan where batches cannot be paired."""
-
-    points: float
-    error: float
-
-    @property
-    def cell(self) -> Cell:
-        """As tables show it."""
-        cell = number(self.points, 2, signed=True)
-        if not math.isfinite(self.error):
-            return cell
-        return dataclasses.replace(cell, text=f"{cell.text} ± {self.error:.2f}", std=self.error)
 
 
 def lines(
@@ -127,6 +117,19 @@ def stacked(frames: Iterable[Mapping[str, Sequence[Any]]]) -> dict[str, list[Any
     return columns
 
 
+INTERVALS = "In brackets the interval of 95 % of the change, from blocks of batches of the same images."
+"""A note below a table of changes."""
+
+
+def within(bound: float) -> Callable[[PairedDifference], bool]:
+    """Whether a change is surely smaller than a bound, in either direction: its whole interval is.
+
+    >>> [within(1.0)(PairedDifference(0.5, 0.1, high)) for high in (0.9, 1.1)]
+    [True, False]
+    """
+    return lambda change: -bound < change.low <= change.high < bound
+
+
 def need(curves: Sequence[ParameterCurve], what: str) -> None:
     """Raise when there is no line: `what` names the runs that would make one."""
     if not curves:
@@ -136,14 +139,3 @@ def need(curves: Sequence[ParameterCurve], what: str) -> None:
 def mean(what: Callable[[Run], float], runs: Sequence[Run]) -> float:
     """The mean of something over runs."""
     return sum(map(what, runs)) / len(runs)
-
-
-def change(runs: Sequence[Run], base: Sequence[Run]) -> Change:
-    """How much better some runs are than others; its error from batches of the same images under both."""
-    points = mean(accuracy, runs) - mean(accuracy, base)
-    others = {(run.experiment.seed, run.batches): run for run in base}
-    pairs = [(run, others.get((run.experiment.seed, run.batches))) for run in runs]
-    errors = [stream_pair(run, other).error for run, other in pairs if other is not None]
-    if not errors or len(errors) < len(pairs):
-        return Change(points, math.nan)
-    return Change(points, float(np.sqrt(np.sum(np.square(errors)))) / len(errors))

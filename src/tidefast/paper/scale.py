@@ -43,6 +43,8 @@ class Setting(ABC):
     """Images per batch, where a study does not vary them."""
     every: ClassVar[int]
     """RDumb's interval."""
+    matched: ClassVar[int | None] = None
+    """ASR's own mean interval, for RDumb that resets as often; None where it is not known."""
     network: str | None = None
     """Instead of the scale's own: a registered name with options, or module:function."""
 
@@ -83,6 +85,11 @@ class Setting(ABC):
     def interval(self, published: int) -> int:
         """The counterpart of an interval of so many batches on a CCC stream."""
 
+    @property
+    def rdumbs(self) -> tuple[str, ...]:
+        """What ASR is compared with: RDumb at its interval and, where that is known, at ASR's own."""
+        return ("RDumb",) if self.matched is None else ("RDumb", contestants.MATCHED)
+
     def experiment(self, place: Place, method: str, reset: str = "never", **changes: Any) -> Experiment:
         """A contestant at a place; `changes` replace fields, and `model` picks a network ("resnet", "vit")."""
         fields = self.contestant(method, reset, model=changes.pop("model", "resnet"))
@@ -110,6 +117,7 @@ class MiniScale(Setting):
     orders = (0, 1)
     batch = 16
     every = 200
+    matched = 27  # ETA + ASR on the three CCC levels: 26, 27 and 29; ROID's is 26
     steps = 1000
 
     network: str | None = None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from tidefast.bench import Progress, assembly, metrics, protocols, sweep
+from tidefast.bench import Progress, assembly, protocols, sweep
 from tidefast.bench.experiment import Experiment
 from tidefast.bench.results import RESULT, Run, find, load
 from tidefast.errors import TidefastError
@@ -97,11 +97,6 @@ def plain(experiment: Experiment, *others: str) -> bool:
 def accuracy(run: Run) -> float:
     """The accuracy of a finished run in percent, over images, domains or visits as is customary for its stream."""
     return protocols.accuracy(run.experiment, result_of(run))
-
-
-def stream_pair(run: Run, other: Run) -> metrics.StreamPair:
-    """Two finished runs on one stream: by how much the first is above, and on which batches."""
-    return metrics.StreamPair.of(accuracy(run) - accuracy(other), run.answers, other.answers)
 
 
 def reset_count(run: Run) -> float:

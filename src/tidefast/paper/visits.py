@@ -12,9 +12,10 @@ import numpy as np
 from tidefast.bench import metrics
 from tidefast.bench.metrics import Floats
 from tidefast.bench.results import Run
-from tidefast.paper import analysis, figure
+from tidefast.paper import analysis, figure, source_line
 from tidefast.paper.figure import marked
 from tidefast.paper.naming import NamedRun, panels, with_names
+from tidefast.paper.source_line import Sources
 from tidefast.report.sheet import Cell, Row, Sheet, number
 
 if TYPE_CHECKING:
@@ -110,10 +111,17 @@ def add_ons(by_panel: Panels) -> list[str]:
     return list(dict.fromkeys(course.named_run.add_on for met in by_panel.values() for course in met))
 
 
-def plot(axes: Axes, met: Sequence[Course], values: Callable[[Course], Floats], names: Sequence[str]) -> None:
+def plot(
+    axes: Axes,
+    met: Sequence[Course],
+    values: Callable[[Course], Floats],
+    names: Sequence[str],
+    sources: Sources | None = None,
+) -> None:
     """A line for each course; `names`: all reset policies of the figure, which decide how each looks.
 
-    Accuracies have a band of one standard error: the axis is narrow, and most of what moves on it is chance.
+    Accuracies have a band of one standard error: the axis is narrow, and most of what moves on it is chance. The line
+    across is the source model, over all visits.
     """
     stroke = marked(names)
     for course in met:
@@ -127,6 +135,7 @@ def plot(axes: Axes, met: Sequence[Course], values: Callable[[Course], Floats], 
     if not met:
         axes.text(0.5, 0.5, "no runs", color=figure.GREY, ha="center", transform=axes.transAxes)
         return
+    source_line.draw(axes, source_line.level([met[0].named_run.run], sources or {}))
     last = max(len(course.accuracy) for course in met)
     step = next((step for step in (1, 2, 5, 10, 20, 50, 100) if last / step <= 8), 200)
     axes.set_xticks(sorted({1, *range(step, last + 1, step)}))

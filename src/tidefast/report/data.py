@@ -86,6 +86,13 @@ class ContestantHistory:
         leads = [name for name in shown if self.measures[name].beside not in shown]
         return [{n: v for n, v in shown.items() if lead in (n, self.measures[n].beside)} for lead in leads]
 
+    def over(self, other: ContestantHistory) -> metrics.PairedDifference:
+        """By how many points it is above another on the same stream, with the interval of 95 %."""
+        pair = metrics.StreamPair.of(
+            100 * (self.overall - other.overall), (self.count, self.correct), (other.count, other.correct)
+        )
+        return metrics.paired_difference([[pair]])
+
     def accuracy(self, part: slice) -> float:
         """Accuracy over a part of the stream."""
         return metrics.accuracy(self.correct[part], self.count[part])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tidefast.bench import metrics
@@ -99,11 +100,23 @@ def conclusions(content: ReportData) -> list[str]:
     whole = [row for row in rows if row.batches == row.total]
     if len(whole) > 1:
         best = max(whole, key=lambda row: row.overall)
-        lines.append(f"Best over the whole stream, in this one run: {best.label}, {percent(best.overall)} %.")
+        near = _undecided(content, best, whole)
+        but = f"; undecided against {', '.join(near)} (intervals of 95 %)" if near else ""
+        lines.append(f"Best over the whole stream, in this one run: {best.label}, {percent(best.overall)} %{but}.")
     if not content.complete:
         behind = ", ".join(f"{row.label} {row.batches}" for row in rows if row.batches < row.total)
         lines.append(f"Partial results; batches seen of {content.total}: {behind}.")
     return lines
+
+
+def _undecided(content: ReportData, best: HeadlineRow, rows: Sequence[HeadlineRow]) -> list[str]:
+    """Whom the interval of the paired difference does not tell from the best on this stream."""
+    histories = {history.key: history for history in content.histories}
+    return [
+        row.label
+        for row in rows
+        if row is not best and histories[best.key].over(histories[row.key]).verdict == "undecided"
+    ]
 
 
 def percent(share: float) -> str:

@@ -1,4 +1,4 @@
-"""Which classes a contestant predicts, along the stream: collapse made visible."""
+"""Which classes a contestant predicts, along the stream: a few of them for everything, where errors have added up."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def render(content: ReportData) -> str:
         _grid_section(
             "What was predicted",
             "The share of each class among the predictions, over time. Compare with the true labels: a "
-            "collapsing contestant puts everything into a few rows.",
+            "contestant whose errors add up puts everything into a few rows.",
             heatmap.panels(content, plots),
             heatmap.scale(),
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -9,11 +10,13 @@ import numpy as np
 
 from tidefast.bench.experiment import Experiment
 from tidefast.bench.results import Run
-from tidefast.paper import figure, naming, parameter_curves
+from tidefast.paper import figure, naming, paired, parameter_curves, source_line
 from tidefast.paper.analysis import Analysis, Finding, frame, registry
 from tidefast.paper.figure import marked
 from tidefast.paper.parameter_curves import ParameterCurve
 from tidefast.paper.scale import LEVELS, Setting
+from tidefast.paper.source_line import Sources
+from tidefast.paper.study import accuracy
 from tidefast.report.sheet import Row, Sheet, number
 
 if TYPE_CHECKING:
@@ -25,8 +28,8 @@ MEAN = "mean"
 PANELS = 4
 """At most so many streams are drawn, their mean included."""
 
-Grid = dict[str, dict[str, dict[float, float]]]
-"""Accuracies by stream, contestant and size."""
+Grid = dict[str, dict[str, dict[float, list[Run]]]]
+"""Runs by stream, contestant and size."""
 
 
 @registry.register("batch-size")
@@ -43,17 +46,20 @@ class BatchSize(Analysis):
             for level in LEVELS
             for size in (*usual, *((4, 2) if level == "easy" else ()))
         ]
-        return [setting.experiment(place, "ROID", reset) for place in places for reset in CONTESTANTS]
+        return source_line.with_source(
+            setting, (setting.experiment(place, "ROID", reset) for place in places for reset in CONTESTANTS)
+        )
 
     def evaluate(self, runs: list[Run]) -> Finding:
+        runs, sources = source_line.apart(runs)
         curves = parameter_curves.lines(runs, _size, lambda experiment: {"batch": None, "steps": None})
         parameter_curves.need(curves, "some of one contestant on one stream with batches of several sizes")
         grid = _grid(curves)
         sizes = sorted({size for line in curves for size in line.numbers}, reverse=True)
         rows = tuple(
-            Row(f"{contestant}, {stream}", tuple(number(shares.get(size), 2) for size in sizes), stream)
+            Row(f"{contestant}, {stream}", tuple(number(_mean(by_size.get(size)), 2) for size in sizes), stream)
             for stream, contestants in grid.items()
-            for contestant, shares in contestants.items()
+            for contestant, by_size in contestants.items()
         )
         few = _fewer(curves)
         sheet = Sheet(
@@ -66,13 +72,14 @@ class BatchSize(Analysis):
             + ((f"Fewer images were seen in batches of {_listed(few)}.",) if few else ()),
         )
         cells = [
-            (stream, contestant, size, share)
+            (stream, contestant, size, _mean(members))
             for stream, contestants in grid.items()
-            for contestant, shares in contestants.items()
-            for size, share in shares.items()
+            for contestant, by_size in contestants.items()
+            for size, members in by_size.items()
         ]
+        remarks = (*_remarks(grid, few), paired.WHISKERS.format("the first contestant at that size"))
         runs_of = frame(("stream", "contestant", "batch", "accuracy"), cells)
-        return Finding({"runs": runs_of}, (sheet,), lambda: _draw(grid, few), tuple(_remarks(grid, few)))
+        return Finding({"runs": runs_of}, (sheet,), lambda: _draw(grid, few, sources), remarks)
 
 
 def _size(run: Run) -> float:
@@ -80,22 +87,27 @@ def _size(run: Run) -> float:
 
 
 def _grid(curves: Sequence[ParameterCurve]) -> Grid:
-    """Accuracies by stream, contestant and size; of several streams also their mean, where all have the size."""
+    """Runs by stream, contestant and size; also those of all streams together, where all have the size."""
     commons = [line.common for line in curves]
     streams, contestants = naming.streams(commons), naming.contestants(commons)
     grid: Grid = {}
     for stream, contestant, line in zip(streams, contestants, curves, strict=True):
-        grid.setdefault(stream, {})[contestant] = dict(zip(line.numbers, line.accuracies, strict=True))
+        grid.setdefault(stream, {})[contestant] = dict(line.points)
     if len(grid) > 1:
-        means: dict[str, dict[float, float]] = {}
+        together: dict[str, dict[float, list[Run]]] = {}
         for contestant in dict.fromkeys(contestants):
             all_of = [of.get(contestant, {}) for of in grid.values()]
             sizes = [size for size in all_of[0] if all(size in by_size for by_size in all_of)]
             if sizes:
-                means[contestant] = {size: sum(by_size[size] for by_size in all_of) / len(all_of) for size in sizes}
-        if means:
-            grid[MEAN] = means
+                together[contestant] = {size: [run for by_size in all_of for run in by_size[size]] for size in sizes}
+        if together:
+            grid[MEAN] = together
     return grid
+
+
+def _mean(runs: Sequence[Run] | None) -> float:
+    """The mean over streams of their accuracies; every stream has as many."""
+    return math.nan if runs is None else parameter_curves.mean(accuracy, runs)
 
 
 def _fewer(curves: Sequence[ParameterCurve]) -> list[float]:
@@ -117,26 +129,20 @@ def _remarks(grid: Grid, few: Sequence[float]) -> list[str]:
         ]
         if len(contestants) < 2 or not sizes:
             continue
-        best = {size: max(contestants, key=lambda name, at=size: contestants[name][at]) for size in sizes}  # type: ignore[misc]  # mypy takes a lambda with a default for one without
-        by = {name: [size for size in sizes if best[size] == name] for name in dict.fromkeys(best.values())}
-        told = "; ".join(f"{name} at {_listed(of)}" for name, of in by.items())
-        ours = [name for name in contestants if name.split(", ")[0].endswith("+ ASR")]
-        verdict = ""
-        if ours:
-            everywhere = all(name in ours for name in by)
-            verdict = (
-                ": ASR is best at every size, as in the paper" if everywhere else ": ASR is not best at every size"
-            )
-        remarks.append(f"{stream}: best by images per batch: {told}{verdict}.")
+        for ours in (name for name in contestants if name.split(", ")[0].endswith("+ ASR")):
+            verdicts: dict[str, list[float]] = {}
+            for size in sizes:
+                others = [of[size] for name, of in contestants.items() if name != ours]
+                verdict = paired.over_all(paired.over(contestants[ours][size], other) for other in others)
+                verdicts.setdefault(verdict, []).append(size)
+            words = {"above": "above all others", "below": "below one of them", "undecided": "undecided"}
+            told = "; ".join(f"{word} at {_listed(verdicts[key])}" for key, word in words.items() if key in verdicts)
+            remarks.append(f"{stream}: by images per batch {ours} is {told}; in the paper it is best at every size.")
         like = [size for size in sizes if size not in few]
         if len(like) > 1:
-            falls = {name: shares[like[-1]] - shares[like[0]] for name, shares in contestants.items()}
-            least = min(falls, key=lambda name: falls[name])
+            falls = {name: _mean(of[like[-1]]) - _mean(of[like[0]]) for name, of in contestants.items()}
             told = ", ".join(f"{name} {fall:.1f}" for name, fall in falls.items())
-            remarks.append(
-                f"{stream}: from {like[-1]:g} down to {like[0]:g} images accuracy falls by {told} points, "
-                f"the least for {least}."
-            )
+            remarks.append(f"{stream}: from {like[-1]:g} down to {like[0]:g} images accuracy falls by {told} points.")
     return remarks
 
 
@@ -145,7 +151,7 @@ def _listed(sizes: Sequence[float]) -> str:
     return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
-def _draw(grid: Grid, few: Sequence[float]) -> Figure:
+def _draw(grid: Grid, few: Sequence[float], sources: Sources) -> Figure:
     shown = [
         *[stream for stream in grid if stream != MEAN][: PANELS - (MEAN in grid)],
         *([MEAN] if MEAN in grid else []),
@@ -153,13 +159,19 @@ def _draw(grid: Grid, few: Sequence[float]) -> Figure:
     drawn, axes = figure.panels(1, len(shown), width=min(figure.PAGE, 0.6 + 1.9 * len(shown)), height=2.3, sharey=True)
     looks = marked(list(dict.fromkeys(name for stream in shown for name in grid[stream])))
     for axis, stream in zip(axes[0], shown, strict=True):
-        for name, shares in grid[stream].items():
-            axis.plot(list(shares), list(shares.values()), label=name, **looks[name])
+        for name, by_size in grid[stream].items():
+            shares = {size: _mean(members) for size, members in by_size.items()}
+            plain = next(iter(grid[stream].values()))
+            against = [paired.over(by_size[size], plain.get(size, [])) for size in shares]
+            reach = np.transpose([paired.reach(difference) for difference in against])
+            axis.errorbar(list(shares), list(shares.values()), yerr=reach, elinewidth=0.7, label=name, **looks[name])
             hollow = [size for size in shares if size in few]
             look = looks[name] | {"linestyle": "none", "mfc": "white", "zorder": 3}
             axis.plot(hollow, [shares[size] for size in hollow], **look)
+        most = max(grid[stream].values(), key=len)
+        source_line.draw(axis, source_line.level(next(iter(most.values())), sources))
         axis.set_title(f"{stream} of the streams" if stream == MEAN else stream)
-        _sizes(axis, sorted({size for shares in grid[stream].values() for size in shares}))
+        _sizes(axis, sorted({size for by_size in grid[stream].values() for size in by_size}))
     axes[0][0].set_ylabel("accuracy, %")
     if few:
         axes[0][0].plot([], [], "o", mfc="white", mec=figure.GREY, label="fewer images seen")

@@ -1,4 +1,4 @@
-"""Which classes are predicted, along the stream: a model that collapses empties nearly all of them."""
+"""Which classes are predicted, along the stream: a model whose errors add up uses fewer and fewer of them."""
 
 from __future__ import annotations
 
@@ -85,7 +85,8 @@ class Collapse(Analysis):
     paper = ("figure collapse",)
 
     def experiments(self, setting: Setting) -> list[Experiment]:
-        return [setting.experiment(setting.ccc("hard"), "ETA", policy) for policy in ("never", "RDumb", "ASR")]
+        policies = ("never", *setting.rdumbs, "ASR")
+        return [setting.experiment(setting.ccc("hard"), "ETA", policy) for policy in policies]
 
     def accepts(self, run: Run) -> bool:
         return run.batches >= 4

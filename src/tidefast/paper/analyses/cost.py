@@ -12,7 +12,7 @@ from tidefast.bench.experiment import Experiment
 from tidefast.bench.metrics import seconds_per_batch
 from tidefast.bench.results import Run
 from tidefast.core.specification import Specification
-from tidefast.paper import figure, footprint, naming, parameter_curves, published
+from tidefast.paper import figure, footprint, naming, paired, parameter_curves, published
 from tidefast.paper.analysis import Analysis, Finding, registry
 from tidefast.paper.figure import colour
 from tidefast.paper.footprint import Needs
@@ -50,11 +50,16 @@ class ContestantRuns:
     name: str
     experiment: Experiment
     """Of its first run."""
-    accuracy: float
-    """The mean over the streams that every contestant has, in percent; nan when there is none."""
+    runs: tuple[Run, ...]
+    """On the streams that every contestant has."""
     ratio: float
     """Time of a step over that of the method without resets; nan where that is not known."""
     needs: Needs | None
+
+    @property
+    def accuracy(self) -> float:
+        """The mean over its runs, in percent; nan when there is none."""
+        return parameter_curves.mean(accuracy, self.runs) if self.runs else math.nan
 
 
 @registry.register("cost")
@@ -79,10 +84,9 @@ class Cost(Analysis):
         shared = set.intersection(*({naming.place(run) for run in members} for members in groups.values()))
         entries = []
         for name, (key, members), need in zip(naming.names(_alike(first)), groups.items(), needs, strict=True):
-            of = [run for run in members if naming.place(run) in shared]
-            share = parameter_curves.mean(accuracy, of) if of else math.nan
+            of = tuple(run for run in members if naming.place(run) in shared)
             ratio = need.ratio if need else _ratio(groups, key, members[0].experiment)
-            entries.append(ContestantRuns(name, members[0].experiment, share, ratio, need))
+            entries.append(ContestantRuns(name, members[0].experiment, of, ratio, need))
         timed = (
             f"Times: the median of {footprint.ROUNDS} rounds in which all took turns, batches of {footprint.BATCH}."
             if here
@@ -173,12 +177,13 @@ def _remarks(entries: Sequence[ContestantRuns]) -> list[str]:
             f"ASR holds {extra / whole.needs.trainable:.1f} numbers more per trainable parameter, "
             f"{100 * extra / whole.needs.network:.2f} % of the network."
         )
-    if whole and math.isfinite(whole.accuracy):
+    if whole and whole.runs:
         for name in ("asr-no-recovery", "asr-no-adjustment"):
             if name in by:
-                lost = whole.accuracy - by[name].accuracy
-                holds = "is worse, as in the paper" if lost > 0 else "is not worse, unlike in the paper"
-                remarks.append(f"{by[name].name} {holds}: {-lost:+.2f} points.")
+                change = paired.over(by[name].runs, whole.runs)
+                remarks.append(
+                    f"{by[name].name} over {whole.name}: {paired.told(change, 2)} points; in the paper it is worse."
+                )
     return remarks
 
 

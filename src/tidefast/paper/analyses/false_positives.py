@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +10,13 @@ import numpy as np
 
 from tidefast.bench.experiment import Experiment
 from tidefast.bench.results import Run
-from tidefast.paper import figure, naming, parameter_curves
+from tidefast.paper import figure, naming, paired, parameter_curves
 from tidefast.paper.analysis import Analysis, Finding, registry
 from tidefast.paper.figure import colour, marked
 from tidefast.paper.parameter_curves import ParameterCurve
 from tidefast.paper.scale import Setting
 from tidefast.paper.study import accuracy, asr_of, reset_count
-from tidefast.report.sheet import Cell, Row, Sheet, number
+from tidefast.report.sheet import Cell, Row, Sheet, difference, number
 from tidefast.resets import ASR
 from tidefast.resets.asr.expressions import ConstantMomentum
 
@@ -62,7 +61,7 @@ class FalsePositives(Analysis):
                     parameter_curves.mean(reset_count, members),
                 )
                 compared = "never" in references and members is not references["never"]
-                gain = parameter_curves.change(members, references["never"]).cell if compared else Cell()
+                gain = difference(paired.over(members, references["never"]), 2) if compared else Cell()
                 rows.append(Row(f"{line.label}, {name}", (number(shares, 2), gain, number(counts, 0)), line.label))
         sources = [_source(line, runs) for line in curves]
         for line, source in zip(curves, sources, strict=True):
@@ -75,10 +74,11 @@ class FalsePositives(Analysis):
             "run",
             ("accuracy", "change to no reset, points", "resets"),
             tuple(rows),
-            ("± is one standard error of the change, from blocks of batches of the same images.",),
+            (parameter_curves.INTERVALS,),
         )
         frame = parameter_curves.stacked(line.frame("threshold") for line in curves)
         remarks = [remark for line, others in zip(curves, beside, strict=True) for remark in _remarks(line, others)]
+        remarks.append(paired.WHISKERS.format("no reset"))
         return Finding({"runs": frame}, (sheet,), lambda: _draw(curves, beside, sources), tuple(remarks))
 
 
@@ -131,19 +131,17 @@ def _remarks(line: ParameterCurve, beside: dict[str, list[Run]]) -> list[str]:
     if best == highest:
         remarks.append(f"{line.label}: more resets do not help here, unlike in the paper.")
     else:
-        clear = math.isfinite(gain.error) and gain.points > 2 * gain.error
-        verdict = "help, as in the paper" if clear else "make no clear difference, unlike in the paper"
-        remarks.append(
-            f"{line.label}: against the highest threshold that is {gain.points:+.2f} points (± {gain.error:.2f}): "
-            f"more resets {verdict}."
-        )
-    end = line.change(lowest, best)
+        verdict = ": more resets help, as in the paper" if gain.verdict == "above" else ""
+        remarks.append(f"{line.label}: over the highest threshold that is {paired.told(gain, 2)}{verdict}.")
     if lowest != best:
-        remarks.append(f"{line.label}: at the lowest threshold it is {end.points:+.2f} points from there.")
-    for name, members in beside.items():
-        against = parameter_curves.change(line.points[best], members)
         remarks.append(
-            f"{line.label}: the best held threshold is {against.points:+.2f} points from {REFERENCES[name]}."
+            f"{line.label}: the lowest threshold over the best: {paired.told(line.change(lowest, best), 2)}."
+        )
+    for name, members in beside.items():
+        against = paired.over(line.points[best], members)
+        remarks.append(
+            f"{line.label}: the best held threshold, picked after the fact, over {REFERENCES[name]}: "
+            f"{paired.told(against, 2)}."
         )
     return remarks
 
@@ -157,7 +155,10 @@ def _draw(
     for at, (line, references) in enumerate(zip(curves, beside, strict=True)):
         style = looks[line.label]
         many = f"{line.label}: " if len(curves) > 1 else ""
-        left.plot(line.numbers, line.accuracies, label=f"{many}threshold held", **style)
+        members = references.get("never", line.points[line.numbers[-1]])
+        whiskers = np.transpose([paired.reach(paired.over(runs, members)) for runs in line.points.values()])
+        label = f"{many}threshold held"
+        left.errorbar(line.numbers, line.accuracies, yerr=whiskers, elinewidth=0.7, label=label, **style)
         right.plot(line.numbers, line.resets, **style)
         for name, members in references.items():
             drawing: dict[str, Any] = {

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 from tidefast.bench.experiment import Experiment
 from tidefast.bench.results import Run
-from tidefast.paper import figure, scores
+from tidefast.paper import figure, paired, scores, source_line
 from tidefast.paper.analysis import Analysis, Finding, registry
 from tidefast.paper.scale import LEVELS, Setting
 from tidefast.paper.scores import Score
+from tidefast.paper.source_line import Sources
 from tidefast.paper.study import asr_of, plain
 
 if TYPE_CHECKING:
@@ -31,18 +32,20 @@ class Groups(Analysis):
     paper = ("figure cifar10", "figure cifar100")
 
     def experiments(self, setting: Setting) -> list[Experiment]:
-        return [
+        wanted = (
             setting.experiment(setting.cifar(classes, group), base, reset)
             for classes in (10, 100)
             for group in LEVELS
             for base in ("ETA", "ROID")
-            for reset in ("never", "RDumb", "ASR")
-        ]
+            for reset in ("never", *setting.rdumbs, "ASR")
+        )
+        return source_line.with_source(setting, wanted)
 
     def accepts(self, run: Run) -> bool:
         return _set(run) in SETS and plain(run.experiment, "periodic")
 
     def evaluate(self, runs: list[Run]) -> Finding:
+        runs, sources = source_line.apart(runs)
         by_set = {
             name: part
             for key, name in SETS.items()
@@ -50,12 +53,15 @@ class Groups(Analysis):
         }
         small = any(run.experiment.stream.name.endswith(MINI) and _set(run) == "cifar100-c" for run in runs)
         sheets = [
-            scores.sheet(f"groups-{name.lower()}", f"Accuracy in groups of {name}, %", part, [_NOTE][: small and at])
+            scores.sheet(
+                f"groups-{name.lower()}", f"Accuracy in groups of {name}, %", part, [_NOTE][: small and at], sources
+            )
             for at, (name, part) in enumerate(by_set.items())
         ]
         frames = {name.lower(): scores.frame(part) for name, part in by_set.items()}
         remarks = [remark for name, part in by_set.items() for remark in _remarks(name, part)]
-        return Finding(frames, (*sheets,), lambda: _draw(by_set, small), (*remarks,))
+        remarks.append(paired.WHISKERS.format("no reset"))
+        return Finding(frames, (*sheets,), lambda: _draw(by_set, small, sources), (*remarks,))
 
 
 def _set(run: Run) -> str:
@@ -77,23 +83,25 @@ def _remarks(name: str, all_scores: Sequence[Score]) -> list[str]:
     remarks = []
     for base in dict.fromkeys(score.first.base for score in all_scores):
         streams = dict.fromkeys(score.first.stream for score in all_scores)
-        leads, met = [], 0
+        verdicts, nearest = [], []
         for stream in streams:
             here = [score for score in all_scores if (score.first.base, score.first.stream) == (base, stream)]
-            best = max(here, key=lambda score: score.mean, default=None)
-            if best is None or len(here) < 2 or not any(asr_of(score.first.run.experiment) for score in here):
+            ours = next((score for score in here if asr_of(score.first.run.experiment)), None)
+            differences = [paired.over(ours.runs, score.runs) for score in here if ours and score is not ours]
+            if not differences:
                 continue
-            met += 1
-            if asr_of(best.first.run.experiment):
-                second = max(score.mean for score in here if score is not best)
-                leads.append(f"{stream} by {best.mean - second:.1f}")
-        if met:
-            told = f": {', '.join(leads)}" if leads else ""
-            remarks.append(f"{name}: ASR is the best form of {base} in {len(leads)} of {met} groups{told}.")
+            verdicts.append(paired.over_all(differences))
+            nearest.append(f"{stream} {paired.told(min(differences, key=lambda difference: difference.points))}")
+        if verdicts:
+            remarks.append(
+                f"{name}: ASR against the other forms of {base} is "
+                f"{paired.counted(verdicts, 'above all of them', 'below one')} of {len(verdicts)} groups; "
+                f"against the best of them: {'; '.join(nearest)}."
+            )
     return remarks
 
 
-def _draw(by_set: dict[str, list[Score]], small: bool) -> Figure:
+def _draw(by_set: dict[str, list[Score]], small: bool, sources: Sources) -> Figure:
     every = [score for part in by_set.values() for score in part]
     bases = list(dict.fromkeys(score.first.base for score in every))[:COLUMNS]
     names = scores.add_ons(every)
@@ -103,9 +111,11 @@ def _draw(by_set: dict[str, list[Score]], small: bool) -> Figure:
     for row, (name, part) in zip(axes, by_set.items(), strict=True):
         streams = list(dict.fromkeys(score.first.stream for score in part))
         for axis, base in zip(row, bases, strict=True):
-            scores.bars(axis, [score for score in part if score.first.base == base], streams, names)
+            scores.bars(axis, [score for score in part if score.first.base == base], streams, names, sources)
             images = ", images of CIFAR-10" if small and name == SETS["cifar100-c"] else ""
             axis.set_title(f"{base}, groups of {name}{images}")
         row[0].set_ylabel("accuracy, %")
+    for row in axes:
+        row[0].set_ylim(bottom=0)
     figure.legend(drawn, axes.ravel())
     return drawn

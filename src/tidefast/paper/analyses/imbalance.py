@@ -13,10 +13,10 @@ from tidefast.bench import metrics
 from tidefast.bench.experiment import Experiment
 from tidefast.bench.results import Run
 from tidefast.core.specification import Specification
-from tidefast.paper import figure, naming
+from tidefast.paper import figure, naming, paired
 from tidefast.paper.analysis import Analysis, Finding, registry
 from tidefast.paper.figure import marked
-from tidefast.paper.naming import with_names
+from tidefast.paper.naming import NO_RESET, with_names
 from tidefast.paper.scale import Setting
 from tidefast.paper.study import accuracy, asr_of, plain
 from tidefast.report.sheet import Cell, Row, Sheet, number
@@ -39,7 +39,8 @@ class Imbalance(Analysis):
     """By scale. With 1000 classes a draw below 0.01 is not to be had, and one of 1.0 is as good as even."""
 
     def experiments(self, setting: Setting) -> list[Experiment]:
-        contestants = [(base, reset) for base in ("ETA", "ROID") for reset in ("never", "RDumb", "ASR")]
+        policies = ("never", *setting.rdumbs, "ASR")
+        contestants = [(base, reset) for base in ("ETA", "ROID") for reset in policies]
         return [
             setting.experiment(setting.cin_c(0, delta), base, reset)
             for delta in self.deltas[setting.name]
@@ -78,7 +79,7 @@ class Imbalance(Analysis):
             {"runs": frame},
             (sheet,),
             lambda: _draw(all_series, labels),
-            (*_remarks(all_series), *_against(source, all_series)),
+            (*_remarks(all_series), *_against(source, all_series), paired.WHISKERS.format("no reset")),
         )
 
 
@@ -151,11 +152,18 @@ def _remarks(all_series: Sequence[_Series]) -> list[str]:
         others = [series for series in all_series if series.base == asr.base and series is not asr]
         shared = [delta for delta in asr.runs if all(delta in series.runs for series in others)]
         if others and shared:
-            leads = [delta for delta in shared if asr.mean(delta) > max(series.mean(delta) for series in others)]
+            differences = {
+                delta: [paired.over(asr.runs[delta], series.runs[delta]) for series in others] for delta in shared
+            }
+            nearest = [
+                f"{paired.told(min(of, key=lambda difference: difference.points))} at delta {delta:g}"
+                for delta, of in differences.items()
+            ]
+            verdicts = [paired.over_all(of) for of in differences.values()]
             names = " and ".join(series.label for series in others)
             remarks.append(
-                f"{asr.label} is above {names} at {len(leads)} of {len(shared)} deltas"
-                + (f" ({', '.join(f'{delta:g}' for delta in leads)})." if leads else ".")
+                f"{asr.label} against {names} is {paired.counted(verdicts, 'above all of them', 'below one')} of "
+                f"{len(shared)} deltas; against the best of them: {'; '.join(nearest)}."
             )
     for series in all_series:
         low, high = min(series.runs), max(series.runs)
@@ -182,6 +190,14 @@ def _against(source: _Series | None, all_series: Sequence[_Series]) -> list[str]
     return [f"The source model has {means} %: {len(below)} of {met} results are below it, so collapsed."]
 
 
+def _reach(series: _Series, delta: float, all_series: Sequence[_Series]) -> tuple[float, float]:
+    """An error bar: of the difference to the same method without resets."""
+    plain = next((other for other in all_series if (other.base, other.add_on) == (series.base, NO_RESET)), series)
+    if plain is series or delta not in plain.runs:
+        return 0.0, 0.0
+    return paired.reach(paired.over(series.runs[delta], plain.runs[delta]))
+
+
 def _draw(all_series: Sequence[_Series], labels: Mapping[float, float]) -> Figure:
     source = next((series for series in all_series if series.unadapted), None)
     all_series = [series for series in all_series if series is not source] or list(all_series)
@@ -196,7 +212,7 @@ def _draw(all_series: Sequence[_Series], labels: Mapping[float, float]) -> Figur
             axis.errorbar(
                 list(series.runs),
                 [cell.value for cell in cells],
-                yerr=[cell.std or 0.0 for cell in cells] if any(cell.std for cell in cells) else None,
+                yerr=np.transpose([_reach(series, delta, all_series) for delta in series.runs]),
                 elinewidth=0.7,
                 label=series.add_on,
                 **stroke[series.add_on],
@@ -205,11 +221,11 @@ def _draw(all_series: Sequence[_Series], labels: Mapping[float, float]) -> Figur
             line = [source.mean(delta) for delta in source.runs]
             axis.plot(list(source.runs), line, color=figure.GREY, linestyle="--", label="source model")
         axis.set_xscale("log")
-        axis.set_ylim(bottom=0)
         axis.set_xticks(list(labels), [f"{delta:g}\n({count:.1f})" for delta, count in labels.items()])
         axis.minorticks_off()
         axis.set_xlabel("Dirichlet $\\delta$ (distinct labels in a batch)")
         axis.set_title(base)
+    axes[0][0].set_ylim(bottom=0)  # once all panels are drawn: from then on the axis that they share does not grow
     axes[0][0].set_ylabel("accuracy, %")
     figure.legend(drawn, axes[0])
     return drawn

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tidefast.bench.experiment import Experiment
+from tidefast.bench.metrics import PairedDifference
 from tidefast.bench.results import Run
-from tidefast.paper import figure, visits
+from tidefast.paper import figure, paired, source_line, visits
 from tidefast.paper.analysis import Analysis, Finding, registry
-from tidefast.paper.naming import NO_RESET, heading, standing
+from tidefast.paper.naming import NO_RESET, heading
 from tidefast.paper.scale import Setting
+from tidefast.paper.source_line import Sources
 from tidefast.paper.study import asr_of, exchanged, reset_count
 from tidefast.paper.visits import Course, Panels
 from tidefast.report.sheet import Cell, number
@@ -30,16 +32,18 @@ class Proximity(Analysis):
     paper = ("table 9",)
 
     def experiments(self, setting: Setting) -> list[Experiment]:
-        return [
+        wanted = (
             setting.experiment(setting.in_c(), base, reset)
             for base in ("ETA", "ROID")
             for reset in ("never", "asr-delay-0.001", "asr-delay-0.01", "ASR")
-        ]
+        )
+        return source_line.with_source(setting, wanted)
 
     def accepts(self, run: Run) -> bool:
         return visits.recurs(run) and (run.experiment.reset.name == "never" or _delay(run) is not None)
 
     def evaluate(self, runs: list[Run]) -> Finding:
+        runs, sources = source_line.apart(runs)
         by_panel = visits.courses(runs, lambda run: bool(_delay(run)))
         sheet = visits.sheet(
             "proximity",
@@ -51,7 +55,10 @@ class Proximity(Analysis):
         )
         remarks = [remark for met in by_panel.values() for remark in _remarks(met)]
         return Finding(
-            {"visits": visits.frame(by_panel)}, (sheet,), lambda: _draw(by_panel), (*remarks, *visits.caveats(by_panel))
+            {"visits": visits.frame(by_panel)},
+            (sheet,),
+            lambda: _draw(by_panel, sources),
+            (*remarks, *visits.caveats(by_panel)),
         )
 
 
@@ -82,33 +89,35 @@ def _remarks(met: Sequence[Course]) -> list[str]:
     for standard in prompt:
         late = sorted((course for course in delays if delays[course] > 0), key=lambda course: delays[course])
         if late:
-            told = ", ".join(f"{_change(course.mean, standard.mean)} with delay {delays[course]:g}" for course in late)
-            worse = sum(standing(course.mean, standard.mean) == "below" for course in late)
+            changes = [_over(course, standard) for course in late]
+            told = "; ".join(
+                f"delay {delays[course]:g} {paired.told(change)}" for course, change in zip(late, changes, strict=True)
+            )
+            verdicts = paired.counted([change.verdict for change in changes], "better", "worse, as in the paper,")
             remarks.append(
-                f"{standard.named_run.title}, has {standard.mean:.1f} in the mean of the visits; {told}. Late resets "
-                f"do harm, as in the paper, for {worse} of {len(late)} delays."
+                f"{standard.named_run.title}, has {standard.mean:.1f} in the mean of the visits; by resets that come "
+                f"late it changes: {told}. That is {verdicts}, of {len(late)} delays."
             )
         remarks += [
-            f"With delay {delays[course]:g} the mean is {standing(course.mean, plain.mean)} that of "
-            f"{plain.named_run.title}, without resets: {course.mean:.1f} and {plain.mean:.1f}."
+            f"With delay {delays[course]:g} over {plain.named_run.title}, without resets: "
+            f"{paired.told(_over(course, plain))}."
             for plain in never
             for course in late[-1:]
         ]
     return remarks
 
 
-def _change(mean: float, usual: float) -> str:
-    points = round(mean, 1) - round(usual, 1)  # as they are printed
-    return f"{abs(points):.1f} {'less' if points < 0 else 'more'}"
+def _over(course: Course, other: Course) -> PairedDifference:
+    return paired.over([course.named_run.run], [other.named_run.run])
 
 
-def _draw(by_panel: Panels) -> Figure:
+def _draw(by_panel: Panels, sources: Sources) -> Figure:
     chosen, names = visits.shown(by_panel), visits.add_ons(visits.shown(by_panel))
     wide = min(2, len(chosen))
     high = -(-len(chosen) // wide)
     drawn, axes = figure.panels(high, wide, width=figure.PAGE if wide > 1 else figure.COLUMN * 1.2, sharey=True)
     for axis, (panel, met) in zip(axes.ravel(), chosen.items(), strict=False):
-        visits.plot(axis, met, lambda course: course.accuracy, names)
+        visits.plot(axis, met, lambda course: course.accuracy, names, sources)
         axis.set_title(heading(panel, chosen))
         axis.set_xlabel("visit")
     for axis in axes.ravel()[len(chosen) :]:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 from tidefast.bench.experiment import Experiment
 from tidefast.bench.metrics import Floats
 from tidefast.bench.results import Run
-from tidefast.paper import figure, visits
+from tidefast.paper import figure, paired, source_line, visits
 from tidefast.paper.analysis import Analysis, Finding, registry
 from tidefast.paper.naming import heading
 from tidefast.paper.scale import Setting
+from tidefast.paper.source_line import Sources
 from tidefast.paper.study import asr_of, exchanged
 from tidefast.paper.visits import Course, Panels
 
@@ -29,11 +30,12 @@ class Recovery(Analysis):
     paper = ("table 11", "table 12")
 
     def experiments(self, setting: Setting) -> list[Experiment]:
-        return [
+        wanted = (
             setting.experiment(setting.in_c(), base, reset)
             for base in ("ETA", "ROID")
             for reset in ("never", "ASR", "asr-no-recovery")
-        ]
+        )
+        return source_line.with_source(setting, wanted)
 
     def accepts(self, run: Run) -> bool:
         policy = asr_of(run.experiment)
@@ -42,6 +44,7 @@ class Recovery(Analysis):
         return visits.recurs(run) and exchanged(policy) <= {"accumulation"}
 
     def evaluate(self, runs: list[Run]) -> Finding:
+        runs, sources = source_line.apart(runs)
         by_panel = visits.courses(runs, _without)
         notes = (
             "Mean over domains of the accuracy minus the best at an earlier visit, in points; below 0 is forgetting.",
@@ -62,7 +65,10 @@ class Recovery(Analysis):
         )
         remarks = [remark for met in by_panel.values() for remark in _remarks(met)]
         return Finding(
-            {"visits": visits.frame(by_panel)}, sheets, lambda: _draw(by_panel), (*remarks, *visits.caveats(by_panel))
+            {"visits": visits.frame(by_panel)},
+            sheets,
+            lambda: _draw(by_panel, sources),
+            (*remarks, *visits.caveats(by_panel)),
         )
 
 
@@ -87,12 +93,11 @@ def _remarks(met: Sequence[Course]) -> list[str]:
     kept = [course for course, policy in policies if policy and policy.recovers and not exchanged(policy)]
     lost = [course for course in met if _without(course.named_run.run)]
     for with_, without in ((a, b) for a in kept for b in lost):
-        ends, others = round(float(with_.accuracy[-1]), 1), round(float(without.accuracy[-1]), 1)
-        verdict = f"helps by {ends - others:.1f}" if ends > others else f"costs {others - ends:.1f}"
+        ends, others = float(with_.accuracy[-1]), float(without.accuracy[-1])
+        difference = paired.over([with_.named_run.run], [without.named_run.run])
         remarks.append(
-            f"{with_.named_run.title}, ends at {ends:.1f} with recovery and at {others:.1f} without: "
-            f"recovery {verdict} at the last visit. "
-            f"Over all visits the means are {with_.mean:.1f} and {without.mean:.1f}."
+            f"{with_.named_run.title}: {with_.mean:.1f} with recovery and {without.mean:.1f} without in the mean of "
+            f"the visits, {paired.told(difference)}; {ends:.1f} and {others:.1f} at the last."
         )
         gain, loss = with_.recovery.mean(), without.recovery.mean()
         as_said = [gain > 0, loss < 0]
@@ -105,11 +110,11 @@ def _remarks(met: Sequence[Course]) -> list[str]:
     return remarks
 
 
-def _draw(by_panel: Panels) -> Figure:
+def _draw(by_panel: Panels, sources: Sources) -> Figure:
     chosen, names = visits.shown(by_panel), visits.add_ons(visits.shown(by_panel))
     drawn, axes = figure.panels(len(chosen), 2, height=2.1, sharex="row", sharey="col")
     for (left, right), (panel, met) in zip(axes, chosen.items(), strict=True):
-        visits.plot(left, met, _accuracy, names)
+        visits.plot(left, met, _accuracy, names, sources)
         visits.plot(right, met, _recovery, names)
         right.axhline(0, color=figure.GREY, lw=0.6, zorder=1)
         left.set_title(heading(panel, chosen))

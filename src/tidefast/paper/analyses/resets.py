@@ -11,11 +11,12 @@ from tidefast.bench import metrics
 from tidefast.bench.experiment import Experiment
 from tidefast.bench.results import Run
 from tidefast.core.specification import Specification
-from tidefast.paper import figure, naming
+from tidefast.paper import figure, naming, source_line
 from tidefast.paper.analysis import Analysis, Finding, frame, registry
 from tidefast.paper.figure import line_styles
 from tidefast.paper.reset_effects import AFTER, BEFORE, BIN, MIDDLES, Effects, effects_of, mean_around
 from tidefast.paper.scale import Setting
+from tidefast.paper.source_line import Sources
 from tidefast.paper.study import accuracy
 from tidefast.report.sheet import Row, Sheet, number
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 SHOWN = 6
 """At most so many contestants are drawn."""
+LEAST = 4
+"""Fewer detrimental resets decide nothing."""
 FEW = 15
 """Up to so many resets are dotted lines; more are ticks."""
 _COLUMNS = (
@@ -50,13 +53,16 @@ class Resets(Analysis):
     paper = ("figure ours_vs_rdumb", "appendix: limitations of full-parameter reset")
 
     def experiments(self, setting: Setting) -> list[Experiment]:
-        policies = ("never", "RDumb", "ASR", "asr-full", "asr-interval-20000")
-        return [setting.experiment(setting.ccc("hard"), "ETA", policy) for policy in policies]
+        policies = ("never", *setting.rdumbs, "ASR", "asr-full", "asr-interval-20000")
+        return source_line.with_source(
+            setting, (setting.experiment(setting.ccc("hard"), "ETA", policy) for policy in policies)
+        )
 
     def accepts(self, run: Run) -> bool:
-        return bool(len(run.resets))
+        return bool(len(run.resets)) or source_line.is_source(run)
 
     def evaluate(self, runs: list[Run]) -> Finding:
+        runs, sources = source_line.apart(runs)
         effects = {name: effects_of(members) for name, members in naming.pooled(runs).items()}
         sheet = Sheet(
             "resets",
@@ -82,7 +88,7 @@ class Resets(Analysis):
         return Finding(
             {"resets": _resets(effects), "around": _around(effects)},
             (sheet,),
-            lambda: _draw(chosen, {name: effects[name].runs[0] for name in pair}),
+            lambda: _draw(chosen, {name: effects[name].runs[0] for name in pair}, sources),
             (*_remarks(effects, chosen),),
         )
 
@@ -210,34 +216,46 @@ def _comparisons(effects: dict[str, Effects]) -> list[str]:
     if len(both) == 1:
         naive, adaptive = both[0]
         old, new = effects[naive].measured, effects[adaptive].measured
-        cost, delay = old.detrimental_mean / new.detrimental_mean, old.recovery_delay / new.recovery_delay
+        lost = [of.change[of.change < 0] for of in (new, old)]
+        waits = [of.delay[np.isfinite(of.delay)] for of in (new, old)]
         remarks += [
             f"Detrimental resets cost {adaptive} {-100 * new.detrimental_mean:.1f} points, {naive} "
-            f"{-100 * old.detrimental_mean:.1f}, {cost:.1f} times as much: that ASR's cost less "
-            f"{'holds' if cost > 1 else 'does not hold'} here.",
-            f"Recovery takes {adaptive} {new.recovery_delay:.0f} batches, {naive} {old.recovery_delay:.0f}, "
-            f"{delay:.1f} times as many: that ASR's is faster {'holds' if delay > 1 else 'does not hold'} here.",
+            f"{-100 * old.detrimental_mean:.1f}: that ASR's cost less {_verdict(-lost[0], -lost[1])} here.",
+            f"Recovery takes {adaptive} {new.recovery_delay:.0f} batches, {naive} {old.recovery_delay:.0f}: that ASR's "
+            f"is faster {_verdict(*waits)} here.",
         ]
     return remarks
 
 
-def _draw(effects: dict[str, Effects], stream: dict[str, Run]) -> Figure:
+def _verdict(ours: metrics.Floats, theirs: metrics.Floats) -> str:
+    """Whether resets of the first kind have less of something: by the interval of 95 % when both are drawn anew."""
+    if min(len(ours), len(theirs)) < LEAST:
+        return "is undecided"
+    rng = np.random.default_rng(0)
+    drawn = [of[rng.integers(len(of), size=(2000, len(of)))].mean(axis=1) for of in (theirs, ours)]
+    low, high = np.quantile(drawn[0] - drawn[1], (0.025, 0.975))
+    return "holds" if low > 0 else "does not hold" if high < 0 else "is undecided"
+
+
+def _draw(effects: dict[str, Effects], stream: dict[str, Run], sources: Sources) -> Figure:
     drawn, axes = figure.panels(2, 2, height=2.1)
     for axis in axes[0]:
         axis.remove()
     whole = drawn.add_subplot(axes[0, 0].get_gridspec()[0, :])
     looks = line_styles(list(dict.fromkeys([*stream, *effects])))
-    _draw_stream(whole, stream, looks)
+    _draw_stream(whole, stream, looks, source_line.level([*stream.values()][:1], sources))
     _draw_around(axes[1, 0], effects, looks)
     _draw_delays(axes[1, 1], effects, looks)
     figure.letter([whole, *axes[1]])
     lines = {str(line.get_label()): line for axis in (whole, axes[1, 0]) for line in axis.lines}
-    lines = {name: lines[name] for name in looks}
+    lines = {name: lines[name] for name in (*looks, source_line.LABEL) if name in lines}
     drawn.legend(handles=[*lines.values()], loc="outside lower center", ncols=5 if len("".join(lines)) < 65 else 3)
     return drawn
 
 
-def _draw_stream(axes: Axes, runs: dict[str, Run], looks: dict[str, dict[str, Any]]) -> None:
+def _draw_stream(
+    axes: Axes, runs: dict[str, Run], looks: dict[str, dict[str, Any]], source: float | None = None
+) -> None:
     ticks, window = 0, max((run.batches for run in runs.values()), default=0) // 50 or 1
     for name, run in runs.items():
         resets, colour = run.resets + 0.5, looks[name]["color"]
@@ -249,6 +267,7 @@ def _draw_stream(axes: Axes, runs: dict[str, Run], looks: dict[str, dict[str, An
             height = np.full(len(resets), 0.03 + 0.06 * ticks)
             axes.plot(resets, height, "|", color=colour, transform=axes.get_xaxis_transform(), markersize=5)
             ticks += 1
+    source_line.draw(axes, source)
     axes.margins(x=0.01)
     low, high = axes.get_ylim()
     axes.set_ylim(low - 0.1 * ticks * (high - low), high)

@@ -6,13 +6,15 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from tidefast.bench.experiment import Experiment
 from tidefast.bench.results import Run
-from tidefast.paper import domain_order, figure, visits
+from tidefast.paper import domain_order, figure, paired, source_line, visits
 from tidefast.paper.analysis import Analysis, Finding, frame, registry
 from tidefast.paper.domain_order import Segment
-from tidefast.paper.naming import standing
 from tidefast.paper.scale import Setting
+from tidefast.paper.source_line import Sources
 from tidefast.paper.study import asr_of, plain
 from tidefast.paper.visits import Course, Panels
 from tidefast.report.sheet import Row, Sheet, number
@@ -35,12 +37,13 @@ class Schedules(Analysis):
     paper = ("figure inc+cdc", "table 22", "table 23")
 
     def experiments(self, setting: Setting) -> list[Experiment]:
-        return [
+        wanted = (
             setting.experiment(setting.cdc(delta), base, reset)
             for delta in DELTAS
             for base in ("ETA", "ROID")
-            for reset in ("never", "RDumb", "ASR")
-        ]
+            for reset in ("never", *setting.rdumbs, "ASR")
+        )
+        return source_line.with_source(setting, wanted)
 
     def accepts(self, run: Run) -> bool:
         return (
@@ -48,6 +51,7 @@ class Schedules(Analysis):
         )
 
     def evaluate(self, runs: list[Run]) -> Finding:
+        runs, sources = source_line.apart(runs)
         by_panel = visits.courses(runs)
         orders = {met[0].named_run.place: domain_order.segments(met[0].named_run.run) for met in by_panel.values()}
         sheets = (
@@ -65,7 +69,7 @@ class Schedules(Analysis):
         remarks += visits.caveats(_shown(by_panel))
         if len(_shown(by_panel)) < len(by_panel):
             remarks.append(f"The figure shows at most {ROWS} methods and {COLUMNS} schedules; the tables have all.")
-        return Finding(frames, sheets, lambda: _draw(by_panel, orders), (*remarks,))
+        return Finding(frames, sheets, lambda: _draw(by_panel, orders, sources), (*remarks,))
 
 
 def _durations(orders: Mapping[str, Sequence[Segment]]) -> Sheet:
@@ -82,17 +86,17 @@ def _remarks(met: Sequence[Course]) -> list[str]:
     """ASR against RDumb for one method at one place: the mean, the worst fall, and the way from first to last."""
     remarks = []
     for asr in (course for course in met if asr_of(course.named_run.run.experiment)):
-        rises = f"{asr.accuracy[0]:.1f} to {asr.accuracy[-1]:.1f}"
-        way = "improves" if asr.accuracy[-1] > asr.accuracy[0] else "does not improve"
-        remarks.append(f"{asr.named_run.title}, {way} over the visits: {rises}.")
-        for other in (course for course in met if course.named_run.run.experiment.reset.name == "periodic"):
-            own_fall, other_fall = _fall(asr), _fall(other)
-            ahead = standing(asr.mean, other.mean)
-            smaller = standing(own_fall, other_fall) == "below"
-            verdict = "smaller, as in the paper" if smaller else "not smaller, unlike in the paper"
+        rise, chance = asr.accuracy[-1] - asr.accuracy[0], 2 * float(np.hypot(asr.error[0], asr.error[-1]))
+        way = "undecided" if abs(rise) <= chance else "improves" if rise > 0 else "falls"
+        remarks.append(
+            f"{asr.named_run.title}, from the first visit to the last: {asr.accuracy[0]:.1f} to "
+            f"{asr.accuracy[-1]:.1f}, {way} (two standard errors are {chance:.1f})."
+        )
+        for other in (course for course in met if course is not asr):
+            difference = paired.over([asr.named_run.run], [other.named_run.run])
             remarks.append(
-                f"Its mean of {asr.mean:.1f} is {ahead} the {other.mean:.1f} of {other.named_run.add_on}, and its "
-                f"worst fall from one visit to the next {verdict}: {own_fall:.1f} points against {other_fall:.1f}."
+                f"{asr.named_run.title}, over {other.named_run.add_on} in the mean: {paired.told(difference)}; its "
+                f"worst fall from one visit to the next is {_fall(asr):.1f} points, there {_fall(other):.1f}."
             )
     return remarks
 
@@ -119,7 +123,7 @@ def _shown(by_panel: Panels) -> Panels:
     return {(base, place): met for (base, place), met in by_panel.items() if base in bases and place in places}
 
 
-def _draw(everything: Panels, orders: Mapping[str, Sequence[Segment]]) -> Figure:
+def _draw(everything: Panels, orders: Mapping[str, Sequence[Segment]], sources: Sources) -> Figure:
     by_panel = _shown(everything)
     bases, places = (list(dict.fromkeys(panel[at] for panel in by_panel)) for at in (0, 1))
     names = visits.add_ons(by_panel)
@@ -137,7 +141,7 @@ def _draw(everything: Panels, orders: Mapping[str, Sequence[Segment]]) -> Figure
     for column, place in enumerate(places):
         for row, base in enumerate(bases):
             axis = axes[row][column]
-            visits.plot(axis, by_panel.get((base, place), []), lambda course: course.accuracy, names)
+            visits.plot(axis, by_panel.get((base, place), []), lambda course: course.accuracy, names, sources)
             axis.set_title(textwrap.fill(f"{base}, {place}", 44))
             axis.tick_params(labelbottom=False)
         domain_order.strip(axes[-1][column], orders[place], domains)

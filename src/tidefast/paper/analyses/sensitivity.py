@@ -8,14 +8,16 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tidefast.bench.experiment import Experiment
+from tidefast.bench.metrics import PairedDifference
 from tidefast.bench.results import Run
-from tidefast.paper import figure, parameter_curves
+from tidefast.paper import figure, paired, parameter_curves, source_line
 from tidefast.paper.analysis import Analysis, Finding, registry
 from tidefast.paper.figure import marked
-from tidefast.paper.parameter_curves import Change, ParameterCurve
+from tidefast.paper.parameter_curves import ParameterCurve
 from tidefast.paper.scale import LEVELS, Setting
+from tidefast.paper.source_line import Sources
 from tidefast.paper.study import asr_of
-from tidefast.report.sheet import Cell, Row, Sheet
+from tidefast.report.sheet import Cell, Row, Sheet, difference
 from tidefast.resets import ASR
 
 if TYPE_CHECKING:
@@ -54,16 +56,19 @@ class Sensitivity(Analysis):
             for name, largest in VARIED.items()
             for times in TIMES[setting.name]
         ]
-        return [setting.experiment(setting.ccc(level), base, reset) for level in LEVELS for reset in resets]
+        return source_line.with_source(
+            setting, (setting.experiment(setting.ccc(level), base, reset) for level in LEVELS for reset in resets)
+        )
 
     def accepts(self, run: Run) -> bool:
         policy = asr_of(run.experiment)
-        return (
+        return source_line.is_source(run) or (
             policy is not None
             and dataclasses.replace(policy, **{name: getattr(ASR(), name) for name in VARIED}) == ASR()
         )
 
     def evaluate(self, runs: list[Run]) -> Finding:
+        runs, sources = source_line.apart(runs)
         by_setting = {
             name: parameter_curves.lines(runs, _value(name), parameter_curves.without(name)) for name in VARIED
         }
@@ -83,16 +88,15 @@ class Sensitivity(Analysis):
             "hyperparameter",
             tuple(labels),
             tuple(rows),
-            ("At the value in brackets; ± is one standard error, from blocks of batches of the same images.",),
+            ("At the value in round brackets. " + parameter_curves.INTERVALS,),
         )
         frame = parameter_curves.stacked(
             {"hyperparameter": [name] * len(line.points), **line.frame("value")}
             for name, lines in by_setting.items()
             for line in lines
         )
-        return Finding(
-            {"runs": frame}, (sheet,), lambda: _draw(by_setting, labels), tuple(_remarks(by_setting, labels))
-        )
+        remarks = (*_remarks(by_setting, labels), paired.WHISKERS.format("the default"), *_heights(by_setting, sources))
+        return Finding({"runs": frame}, (sheet,), lambda: _draw(by_setting, labels), remarks)
 
 
 def _value(name: str) -> Callable[[Run], float | None]:
@@ -109,7 +113,7 @@ def _default(name: str, line: ParameterCurve) -> float:
     return min(line.numbers, key=lambda at: abs(math.log(at / usual)) if at > 0 else math.inf)
 
 
-def _largest(name: str, line: ParameterCurve) -> tuple[float, Change]:
+def _largest(name: str, line: ParameterCurve) -> tuple[float, PairedDifference]:
     """Where accuracy changes the most, and by how much."""
     base = _default(name, line)
     changes = {at: line.change(at, base) for at in line.numbers if at != base}
@@ -117,8 +121,9 @@ def _largest(name: str, line: ParameterCurve) -> tuple[float, Change]:
     return at, changes[at]
 
 
-def _cell(at: float, change: Change) -> Cell:
-    return dataclasses.replace(change.cell, text=f"{change.cell.text} ({at:g})")
+def _cell(at: float, change: PairedDifference) -> Cell:
+    cell = difference(change, 2)
+    return dataclasses.replace(cell, text=f"{cell.text} ({at:g})")
 
 
 def _remarks(by_setting: CurvesBySetting, labels: Sequence[str]) -> list[str]:
@@ -127,13 +132,26 @@ def _remarks(by_setting: CurvesBySetting, labels: Sequence[str]) -> list[str]:
         of = {name: _largest(name, line) for name, lines in by_setting.items() for line in lines if line.label == label}
         worst = max(of, key=lambda name: abs(of[name][1].points))
         at, change = of[worst]
-        small = [name for name, (_, change) in of.items() if abs(change.points) < NEGLIGIBLE]
-        holds = "as in the paper, none matters much" if len(small) == len(of) else "unlike in the paper, some matter"
+        changes = [change for _, change in of.values()]
+        small = sum(map(parameter_curves.within(NEGLIGIBLE), changes))
+        large = sum(change.low > NEGLIGIBLE or change.high < -NEGLIGIBLE for change in changes)
+        holds = "undecided"
+        if large or small == len(of):
+            holds = "unlike in the paper, some matter" if large else "as in the paper, none matters much"
         remarks.append(
-            f"{label}: the largest change is {change.points:+.2f} points (± {change.error:.2f}), of {worst} = {at:g}; "
-            f"{len(small)} of {len(of)} hyperparameters change accuracy by less than {NEGLIGIBLE:g} point: {holds}."
+            f"{label}: the largest change is {paired.told(change, 2)}, of {worst} = {at:g}; {small} of {len(of)} "
+            f"hyperparameters change accuracy by less than {NEGLIGIBLE:g} point, {large} by more, the others are "
+            f"undecided: {holds}."
         )
     return remarks
+
+
+def _heights(by_setting: CurvesBySetting, sources: Sources) -> list[str]:
+    """Where the source model is, far below what a narrow axis shows."""
+    lines = {line.label: line for lines in by_setting.values() for line in lines}
+    found = {name: source_line.level(next(iter(line.points.values())), sources) for name, line in lines.items()}
+    told = ", ".join(f"{name} {height:.1f}" for name, height in found.items() if height is not None)
+    return [f"The source model has {told} %; the axis does not begin at 0, for the changes are small."] if told else []
 
 
 def _draw(by_setting: CurvesBySetting, labels: Sequence[str]) -> Figure:
@@ -145,7 +163,9 @@ def _draw(by_setting: CurvesBySetting, labels: Sequence[str]) -> Figure:
         default = float(getattr(ASR(), name))
         axis.axvline(default, color=figure.GREY, lw=0.8, ls=":", label="default")
         for line in lines:
-            axis.plot(line.numbers, line.accuracies, label=line.label, **looks[line.label])
+            look = looks[line.label]
+            whiskers = line.reach(_default(name, line))
+            axis.errorbar(line.numbers, line.accuracies, yerr=whiskers, elinewidth=0.7, label=line.label, **look)
         axis.set_xscale("log")
         ticks = sorted({number for line in lines for number in line.numbers})
         axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks], rotation=60)

@@ -12,8 +12,9 @@ import numpy as np
 from tidefast.bench import metrics
 from tidefast.bench.experiment import Experiment
 from tidefast.bench.results import Run
-from tidefast.paper import figure, naming
+from tidefast.paper import figure, naming, paired, source_line
 from tidefast.paper.analysis import Analysis, Finding, frame, registry
+from tidefast.paper.contestants import MATCHED
 from tidefast.paper.figure import line_styles
 from tidefast.paper.scale import LEVELS, Setting
 from tidefast.report.sheet import Cell, Row, Sheet, number
@@ -62,14 +63,17 @@ class Stability(Analysis):
     paper = ("figure stable",)
 
     def experiments(self, setting: Setting) -> list[Experiment]:
-        policies = ("never", "RDumb", "ASR")
-        return [setting.experiment(setting.ccc(level), "ETA", policy) for level in LEVELS for policy in policies]
+        policies = ("never", *setting.rdumbs, "ASR")
+        return source_line.with_source(
+            setting, [setting.experiment(setting.ccc(level), "ETA", policy) for level in LEVELS for policy in policies]
+        )
 
     def accepts(self, run: Run) -> bool:
         return run.batches >= SHORTEST
 
     def evaluate(self, runs: list[Run]) -> Finding:
-        courses = {name: course(members) for name, members in naming.pooled(runs, streams=True).items()}
+        pooled = naming.pooled(runs, streams=True)
+        courses = {name: course(members) for name, members in pooled.items()}
         most = max((course.streams for course in courses.values()), key=len)
         comparable = {name: course for name, course in courses.items() if course.streams == most}
         chosen = {name: comparable[name] for name in naming.featured([*comparable], SHOWN)}
@@ -93,7 +97,7 @@ class Stability(Analysis):
             {"blocks": _blocks(courses), "fine": _fine(courses)},
             (sheet,),
             lambda: _draw(chosen),
-            (*_remarks(chosen),),
+            (*_remarks(chosen, pooled),),
         )
 
 
@@ -149,20 +153,20 @@ def _fine(courses: Mapping[str, AccuracyCurve]) -> dict[str, list[Any]]:
     return frame(("contestant", "batch", "accuracy"), rows)
 
 
-def _remarks(courses: Mapping[str, AccuracyCurve]) -> list[str]:
+def _remarks(courses: Mapping[str, AccuracyCurve], runs: Mapping[str, list[Run]]) -> list[str]:
     """ASR against RDumb, for every method that has both."""
     remarks = []
-    for adaptive, new in courses.items():
-        naive = adaptive.replace(" + ASR", " + RDumb")
-        if naive == adaptive or naive not in courses:
-            continue
-        old = courses[naive]
+    pairs: list[tuple[str, str]] = []
+    for adaptive in courses:
+        rdumbs = [adaptive.replace(" + ASR", f" + {name}") for name in ("RDumb", MATCHED)]
+        pairs += [(adaptive, naive) for naive in rdumbs if naive != adaptive and naive in courses]
+    for adaptive, naive in pairs:
+        new, old = courses[adaptive], courses[naive]
         length = min(len(old.blocks), len(new.blocks))
         above = int((new.blocks[:length] > old.blocks[:length]).sum())
         remarks.append(
-            f"{adaptive} is above {naive} in {above} of {length} blocks, {100 * new.blocks.mean():.1f} against "
-            f"{100 * old.blocks.mean():.1f} % on average: that it is so throughout "
-            f"{'holds' if above == length else 'does not hold'} here."
+            f"{adaptive} over {naive}: {paired.told(paired.over(runs[adaptive], runs[naive]))}; it is above in {above} "
+            f"of {length} blocks (in the paper throughout)."
         )
         ratio = new.unrest / old.unrest if old.unrest else math.nan
         verdict = "holds" if ratio < 0.9 else "does not hold" if ratio > 1.1 else "is within a tenth, undecided"

@@ -284,7 +284,8 @@ def _remarks(measured: Sequence[TriggerRun]) -> list[str]:
             )
         elif each.idle is each.run:
             remarks.append(
-                f"{each.name} learns nothing and cannot collapse, and is reset every {each.own.mean():.0f} batches."
+                f"{each.name} learns nothing, so that no errors can add up, and is reset every "
+                f"{each.own.mean():.0f} batches."
             )
         elif len(each.run.resets):
             remarks.append(_remark(each))

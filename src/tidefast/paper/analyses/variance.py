@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 from tidefast.bench.experiment import Experiment
 from tidefast.bench.results import Run
-from tidefast.paper import figure, parameter_curves
+from tidefast.paper import figure, paired, parameter_curves, source_line
 from tidefast.paper.analysis import Analysis, Finding, registry
 from tidefast.paper.figure import marked
 from tidefast.paper.parameter_curves import ParameterCurve
 from tidefast.paper.scale import Setting
+from tidefast.paper.source_line import Sources
 from tidefast.paper.study import asr_of
-from tidefast.report.sheet import Cell, Row, Sheet, number
+from tidefast.report.sheet import Cell, Row, Sheet, difference, number
 from tidefast.resets.asr.measures import SoftmaxOfMean, Spread
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class Variance(Analysis):
     paper = ("figure var_logit",)
 
     def experiments(self, setting: Setting) -> list[Experiment]:
-        return [
+        wanted = (
             setting.experiment(
                 setting.ccc(level, speed=setting.speeds[0], seed=43),
                 "ROID",
@@ -40,12 +41,14 @@ class Variance(Analysis):
             )
             for level in ("easy", "hard")
             for factor in FACTORS
-        ]
+        )
+        return source_line.with_source(setting, wanted)
 
     def accepts(self, run: Run) -> bool:
-        return _factor(run) is not None
+        return source_line.is_source(run) or _factor(run) is not None
 
     def evaluate(self, runs: list[Run]) -> Finding:
+        runs, sources = source_line.apart(runs)
         curves = parameter_curves.lines(runs, _factor, parameter_curves.without("measure"))
         parameter_curves.need(
             curves, "some with asr:measure=spread:factor=F, of several factors, factor 1 being plain ASR"
@@ -56,10 +59,11 @@ class Variance(Analysis):
             "stream and factor",
             ("accuracy", "change to the smallest factor, points", "resets"),
             tuple(row for line in curves for row in _rows(line)),
-            ("± is one standard error of the change, from blocks of batches of the same images.",),
+            (parameter_curves.INTERVALS,),
         )
+        remarks = (*map(_remark, curves), paired.WHISKERS.format("the smallest factor"))
         frame = parameter_curves.stacked(line.frame("factor") for line in curves)
-        return Finding({"runs": frame}, (sheet,), lambda: _draw(curves), tuple(map(_remark, curves)))
+        return Finding({"runs": frame}, (sheet,), lambda: _draw(curves, sources), remarks)
 
 
 def _factor(run: Run) -> float | None:
@@ -73,7 +77,11 @@ def _rows(line: ParameterCurve) -> list[Row]:
     return [
         Row(
             f"{line.label}, {at:g}",
-            (number(share, 2), line.change(at, smallest).cell if at != smallest else Cell(), number(resets, 0)),
+            (
+                number(share, 2),
+                difference(line.change(at, smallest), 2) if at != smallest else Cell(),
+                number(resets, 0),
+            ),
             line.label,
         )
         for at, share, resets in zip(line.numbers, line.accuracies, line.resets, strict=True)
@@ -82,24 +90,31 @@ def _rows(line: ParameterCurve) -> list[Row]:
 
 def _remark(line: ParameterCurve) -> str:
     smallest, *others = line.numbers
-    worst = max((line.change(at, smallest) for at in others), key=lambda change: abs(change.points))
+    changes = [line.change(at, smallest) for at in others]
+    worst = max(changes, key=lambda change: abs(change.points))
     remark = (
-        f"{line.label}: with up to {others[-1]:g} times the variance, accuracy changes by at most "
-        f"{abs(worst.points):.2f} points (± {worst.error:.2f})"
+        f"{line.label}: with up to {others[-1]:g} times the variance, the largest change of accuracy is "
+        f"{paired.told(worst, 2)}"
     )
     bound = PUBLISHED.get(str(line.common.stream.options.get("level")))
     if bound is None:
         return f"{remark}."
-    return (
-        f"{remark}; the paper's bound of {bound:g} points {'holds' if abs(worst.points) < bound else 'does not hold'}."
-    )
+    verdict = "holds" if all(map(parameter_curves.within(bound), changes)) else "is undecided"
+    if any(change.low > bound or change.high < -bound for change in changes):
+        verdict = "does not hold"
+    return f"{remark}; the paper's bound of {bound:g} points {verdict}."
 
 
-def _draw(curves: Sequence[ParameterCurve]) -> Figure:
+def _draw(curves: Sequence[ParameterCurve], sources: Sources) -> Figure:
     drawn, axes = figure.panels(1, 2, width=figure.PAGE, height=2.4)
     looks = marked([line.label for line in curves])
     for line in curves:
-        axes[0][0].plot(line.numbers, line.accuracies, label=line.label, **looks[line.label])
+        look, whiskers = looks[line.label], line.reach(line.numbers[0])
+        axes[0][0].errorbar(line.numbers, line.accuracies, yerr=whiskers, elinewidth=0.7, label=line.label, **look)
+        height = source_line.level(line.points[line.numbers[0]], sources)
+        if height is not None:
+            label = f"{line.label}, {source_line.LABEL}"
+            axes[0][0].axhline(height, color=look["color"], linestyle=":", linewidth=1.0, label=label)
         axes[0][1].plot(line.numbers, line.resets, **looks[line.label])
     for axis, label in zip(axes[0], ("accuracy, %", "resets"), strict=True):
         axis.set_xscale("log", base=2)
