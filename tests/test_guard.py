@@ -311,16 +311,33 @@ def test_the_source_as_it_was_trained_does_not_take_over_where_it_fails(network,
         assert adapter.state["reset"]["trained_answers"] == 0
 
 
+@pytest.mark.parametrize(("alone", "share"), [(0.0, 1.0), (1.0, 0.5)])
+def test_the_source_as_it_was_trained_answers_alone_only_where_it_is_far_ahead(network, canaries, alone, share):
+    stream = streams.make(
+        "drift-easy", part="stream", seed=3, batch=16, steps=24, order={"name": "dirichlet", "delta": 0.1}
+    )
+    adapter = tidefast.adapt(network, "eta", reset=resets.Guard(alone=alone), source=canaries)
+    for images in (batch.images for batch in stream):
+        logits = adapter.predict(images)
+        adapter(images)
+    assert adapter.state["reset"]["trained_answers"] == 1
+    trained = tidefast.adapt(network, "source").predict(images)
+    assert torch.equal(logits, trained) == (share == 1.0)
+
+
 def test_confidence_that_is_lost_between_canaries_and_stream_counts_against_a_network():
     """Both answer the same canaries right, and as surely; on the stream one is surer than the other."""
     right, sure = torch.tensor([1.0, 0.0, 1.0, 1.0]).repeat(8), torch.full((32,), 0.8)
-    alike = lead_on_stream(right - sure, right - sure, torch.zeros(16))
-    assert alike == 0.0
+    assert lead_on_stream(right - sure, right - sure, torch.zeros(16)) == (0.0, 0.0)
     ahead = torch.tensor([0.3, 0.5]).repeat(8)
-    assert lead_on_stream(right - sure, right - sure, ahead) > 4.0
-    assert lead_on_stream(right - sure, right - sure, -ahead) < -4.0
+    lead, errors = lead_on_stream(right - sure, right - sure, ahead)
+    assert abs(lead - 0.4) < 1e-6
+    assert errors > 4.0
+    behind, errors = lead_on_stream(right - sure, right - sure, -ahead)
+    assert abs(behind + 0.4) < 1e-6
+    assert errors < -4.0
     # A network that is as much surer of the canaries too loses no confidence between them and the stream.
-    assert abs(lead_on_stream(right - sure - 0.4, right - sure, ahead)) < 0.1
+    assert abs(lead_on_stream(right - sure - 0.4, right - sure, ahead)[0]) < 1e-6
 
 
 def test_without_canaries_it_sees_a_total_collapse(network, drift):

@@ -81,8 +81,9 @@ def lead(own: Tensor, other: Tensor) -> Tensor:
     return difference.sum() / (1.0 + difference.square().sum()).sqrt()
 
 
-def lead_on_stream(own: Tensor, other: Tensor, ahead: Tensor) -> Tensor:
-    """By how many standard errors the first of two networks is better on a stream that canaries may not look like.
+def lead_on_stream(own: Tensor, other: Tensor, ahead: Tensor) -> tuple[Tensor, Tensor]:
+    """How far the first of two networks is ahead on a stream that canaries may not look like: as a share of the images,
+    and in standard errors.
 
     `own`, `other`: of canaries, right answers less the confidence in them; `ahead`: the first's confidence in its
     answers to the stream's images, less the other's. A network that loses right answers between canaries and stream
@@ -91,7 +92,8 @@ def lead_on_stream(own: Tensor, other: Tensor, ahead: Tensor) -> Tensor:
     difference = own - other
     variance = (1.0 + difference.square().sum()) / len(difference) ** 2
     variance = variance + (ahead - ahead.mean()).square().sum() / len(ahead) ** 2
-    return (difference.mean() + ahead.mean()) / variance.sqrt()
+    lead = difference.mean() + ahead.mean()
+    return lead, lead / variance.sqrt()
 
 
 def confidence(logits: Tensor) -> Tensor:

@@ -31,6 +31,8 @@ from tidefast.resets.guard.promises import Promises
 
 _EARLY_LOOKS, _RARELY = 4, 8
 """The source as it was trained is asked first, in every eighth look, and in all while it is ahead or answers."""
+_MEMORY = 0.75
+"""Share of what was known of its lead that remains with each time it is asked."""
 _LOWEST_RATE = 1e-12
 _THOROUGH = 4
 """Times as many canaries as usual are asked whether to go back, and where to."""
@@ -64,6 +66,9 @@ class Guard(Promises):
     5. Having gone back, the learning rate stays lower, the more the sooner harm was done, and once more by as much as
        it had been lowered already; it grows again as long as the network does not go back.
 
+    Where the batch's statistics fail, the source as it was trained answers too, while canaries say that it is ahead
+    (`as_trained`).
+
     Without canaries it compares the two networks on the stream itself and sees only a collapse that is nearly total:
     it resets when the adapted network's answers hold less than `belief` of what the other one believes.
     """
@@ -85,7 +90,9 @@ class Guard(Promises):
         "rate": Measurement("Learning rate in use over the one that was given.", "share"),
         "back_to_kept": Measurement("Of a reset: 1 when it went back to parameters that were ahead, 0 to the source."),
         "in_doubt": Measurement("1 where evidence of harm made the adapted network answer with the other one."),
-        "trained_answers": Measurement("1 while the source as it was trained answers, with its own statistics."),
+        "trained_answers": Measurement(
+            "Share of the source as it was trained, with its own statistics, in the answers: none, half, or 1."
+        ),
         **Promises.measures,
     }
 
@@ -118,8 +125,10 @@ class Guard(Promises):
     """By which the rate grows after every `quiet` batches, up to what was given."""
     quiet: Count = 100
     as_trained: bool = True
-    """Whether the source as it was trained, with its own statistics, may answer in place of a network with those of the
-    batch, while it is ahead: where labels come in order, or batches are small for the number of classes."""
+    """Whether the source as it was trained, with its own statistics, answers together with a network with those of the
+    batch while it is ahead: where labels come in order, or batches are small for the number of classes."""
+    alone: Share = 0.1
+    """Share of images by which it is ahead, above which it answers alone."""
     belief: Share = 0.5
     """Without canaries: the share of the source's belief below which it resets."""
 
@@ -153,6 +162,7 @@ class Guard(Promises):
             Field("looks", int, lifetime="stream"),
             Field("against", float, lifetime="stream"),
             Field("trained_answers", int, lifetime="stream"),
+            Field("trained_lead", float, lifetime="stream"),
         ]
 
     @torch.no_grad()
@@ -201,7 +211,7 @@ class Guard(Promises):
         due = looks < _EARLY_LOOKS or looks % _RARELY == 0 or state.number("against") or state["trained_answers"]
         if due and self.as_trained and step.network.statistics.needs_batch:
             self._ask_as_trained(step, state, look, own, other)
-            measured["trained_answers"] = state.number("trained_answers")
+            measured["trained_answers"] = self._share_of_trained(state)
         harmful = back = False
         if evidence >= self.limit:
             harmful, back = self._ask_again(step, state)
@@ -238,18 +248,33 @@ class Guard(Promises):
         """
         trained = look.answers(lambda images: step.network.source_logits(images, running_statistics=True))
         ahead = confidence(step.source_logits(running_statistics=True)) - confidence(step.source_logits())
-        lead_of_trained = lead_on_stream(trained.right - trained.confidence, own - reference.confidence, ahead)
+        leads = lead_on_stream(trained.right - trained.confidence, own - reference.confidence, ahead)
+        share, errors = torch.stack(leads).tolist()
         answers = int(state.number("trained_answers"))
-        change = -float(lead_of_trained) if answers else float(lead_of_trained)
-        against = max(0.0, state.number("against") + change - self.allowance)
+        against = max(0.0, state.number("against") + (-errors if answers else errors) - self.allowance)
         changes = against > self.limit
-        state.update({"against": 0.0 if changes else against, "trained_answers": answers ^ changes})
+        state.update(
+            {
+                "against": 0.0 if changes else against,
+                "trained_answers": answers ^ changes,
+                "trained_lead": _MEMORY * state.number("trained_lead") + (1.0 - _MEMORY) * share,
+            }
+        )
+
+    def _share_of_trained(self, state: State) -> float:
+        """Of the source as it was trained in the answers: both are right more often than the better of two that are
+        nearly as good, so it answers alone only where it is far ahead."""
+        if not state.get("trained_answers"):
+            return 0.0
+        return 1.0 if state.number("trained_lead") > self.alone else 0.5
 
     def answer(self, logits: Tensor, reference: Reference, state: State, *, counts: bool) -> Tensor:
-        if state.get("trained_answers"):
-            logits = reference(running_statistics=True).to(logits.dtype)
-        elif self._doubts(state):
+        trained = self._share_of_trained(state)
+        if trained < 1.0 and self._doubts(state):
             logits = _together(logits, reference())
+        if trained:
+            others = reference(running_statistics=True)
+            logits = others.to(logits.dtype) if trained == 1.0 else _together(logits, others)
         return super().answer(logits, reference, state, counts=counts)
 
     def _ask_stream(self, step: Step, state: State) -> _LookResult:
