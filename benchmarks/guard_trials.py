@@ -5,6 +5,7 @@
     python benchmarks/guard_trials.py kept            # going back to kept parameters, on the streams it was tuned on
     python benchmarks/guard_trials.py doubt           # who answers best while evidence of harm gathers, on the same
     python benchmarks/guard_trials.py statistics
+    python benchmarks/guard_trials.py confidence      # what canaries say of the source as it was trained
     python benchmarks/guard_trials.py alone           # without canaries
     python benchmarks/guard_trials.py cost
     python benchmarks/guard_trials.py life            # draws docs/images/guard-life.png
@@ -31,6 +32,8 @@ from torch import Tensor
 import tidefast
 from tidefast import StepRecord, datasets, models, streams
 from tidefast.resets import Guard
+from tidefast.resets.guard.canaries import confidence
+from tidefast.resets.guard.look import dress
 
 ROOT = Path(__file__).parents[1]
 Batch = tuple[Tensor, Tensor]
@@ -47,6 +50,8 @@ TUNED_ON = [
     ("bundled-vit", "drift", 4, "Tent", (1, 10)),
 ]
 """Network, stream, seed, method, rates: a part of what the guard was tuned on."""
+ORDERED = {"order": {"name": "dirichlet", "delta": 0.1}}
+"""Labels in order, nearly sorted."""
 BEFORE, SETTLE, AFTER = 100, 20, 60
 """Batches before the cause, after its end that do not count, and after those."""
 
@@ -61,6 +66,7 @@ def main(what: str, *policies: str) -> None:
         "kept": print_kept,
         "doubt": print_doubt,
         "statistics": print_statistics,
+        "confidence": print_confidence,
         "alone": print_alone,
         "cost": print_cost,
         "life": draw_life,
@@ -133,12 +139,13 @@ CAUSES = {
 
 
 def print_settings() -> None:
-    """The mean over four cells when each number of the guard is halved and doubled."""
+    """The mean over five cells when each number of the guard is halved and doubled."""
     cells = [
-        (_batches(level, seed, 250), method, rate)
-        for level, seed, trials in (
-            ("hard", 45, (("tent", 10), ("roid", 30))),
-            ("medium", 46, ((METHODS["ETA"], 10), ("roid", 1))),
+        (_batches(level, seed, 250, **order), method, rate)
+        for level, seed, order, trials in (
+            ("hard", 45, {}, (("tent", 10), ("roid", 30))),
+            ("medium", 46, {}, ((METHODS["ETA"], 10), ("roid", 1))),
+            ("medium", 47, ORDERED, ((METHODS["ETA"], 1),)),
         )
         for method, rate in trials
     ]
@@ -168,7 +175,7 @@ def _variants() -> Iterator[tuple[str, tuple[float, float]]]:
     """Each number that plays a part with canaries; of the growth it is the surplus that is halved and doubled, and
     twice the doubt would be 1, at which the sum could not fall any more."""
     names = ("limit", "confirmed", "allowance", "worth_keeping", "asked", "eagerness", "canaries", "harshest")
-    for name in (*names, "mildest", "patience", "quiet"):
+    for name in (*names, "mildest", "patience", "quiet", "alone"):
         value = getattr(Guard(), name)
         yield name, (type(value)(value / 2), value * 2)
     yield "doubt", (Guard().doubt / 2, 0.99)
@@ -240,7 +247,6 @@ def _unadapted(network: torch.nn.Module, name: str) -> tidefast.Adapter:
 
 def print_statistics() -> None:
     """Where batch statistics fail, and where the source as it was trained does: accuracy in percent."""
-    ordered = {"order": {"name": "dirichlet", "delta": 0.1}}
     trials = {
         "`clean-1k`": (
             "bundled-lite0",
@@ -250,12 +256,14 @@ def print_statistics() -> None:
         "`drift-easy`, labels in order": (
             "bundled-resnet",
             "bundled",
-            streams.make("drift-easy", part="stream", seed=3, batch=16, steps=300, **ordered),
+            streams.make("drift-easy", part="stream", seed=3, batch=16, steps=300, **ORDERED),
         ),
         "`drift`": ("bundled-resnet", "bundled", streams.make("drift", part="stream", seed=3, batch=16, steps=300)),
     }
-    print("| stream | source as trained | batch statistics | ETA, plain | ETA + guard, `as_trained=True` |")
-    print("| --- |" + " ---: |" * 4)
+    print(
+        "| stream | source as trained | batch statistics | ETA, plain | ETA + guard, `as_trained=False` | ETA + guard |"
+    )
+    print("| --- |" + " ---: |" * 5)
     for title, (name, data, stream) in trials.items():
         network, batches = models.load(name), [(batch.images, batch.labels) for batch in stream]
         eta, optimizer = ("eta", None) if data == "bundled-1k" else (METHODS["ETA"], "adam:lr=1e-3")
@@ -263,9 +271,43 @@ def print_statistics() -> None:
             tidefast.adapt(network, "source"),
             tidefast.adapt(network, "batchnorm"),
             tidefast.adapt(network, eta, optimizer=optimizer),
-            tidefast.adapt(network, eta, optimizer=optimizer, reset="guard:as_trained=true", source=_held(data)),
+            tidefast.adapt(network, eta, optimizer=optimizer, reset=Guard(as_trained=False), source=_held(data)),
+            tidefast.adapt(network, eta, optimizer=optimizer, reset="guard", source=_held(data)),
         ]
         print(f"| {title} | " + " | ".join(f"{_accuracy(one, batches):.1f}" for one in contestants) + " |", flush=True)
+
+
+def print_confidence() -> None:
+    """By how many points the source as it was trained is ahead of batch statistics: as labels say, as canaries in the
+    look of the stream say, and as these say with what confidence is lost between them and the stream."""
+    small = [("drift", {}), ("drift-easy", {}), ("recurring", {})]
+    small += [(f"ccc-mini:level={level}", {}) for level in ("easy", "medium", "hard")]
+    small += [(name, ORDERED) for name, _ in small[:2]] + [("ccc-mini:level=medium", ORDERED)]
+    trials = [("bundled-resnet", "bundled", name, 16, 480, order) for name, order in small]
+    thousand = ("clean-1k", "ccc-1k:level=easy", "ccc-1k:level=medium", "ccc-1k:level=hard")
+    trials += [("bundled-lite0", "bundled-1k", name, 32, 96, {}) for name in thousand]
+    print("| network | stream | by labels | by canaries | with confidence |")
+    print("| --- | --- | ---: | ---: | ---: |")
+    for name, data, title, batch, steps, order in trials:
+        network, canaries = models.load(name), _held(data)
+        trained, batchwise = (tidefast.adapt(network, method) for method in ("source", "batchnorm"))
+        known = torch.cat([trained.predict(images).argmax(1) for images in canaries.split(64)])
+        stream = streams.make(title, part="stream", seed=3, batch=batch, steps=steps, **order)
+        generator, leads = torch.Generator().manual_seed(0), []
+        for step in range(0, steps, 8):
+            shown, places = stream[step], torch.randperm(len(canaries), generator=generator)[:64]
+            dressed = dress(canaries[places], shown.images, generator).split(batch)
+            by_labels = by_canaries = confident = 0.0
+            for adapter, sign in ((trained, 1), (batchwise, -1)):
+                there, here = (
+                    torch.cat([adapter.predict(images) for images in batches]) for batches in ([shown.images], dressed)
+                )
+                by_labels += sign * float((there.argmax(1) == shown.labels).float().mean())
+                by_canaries += sign * float((here.argmax(1) == known[places]).float().mean())
+                confident += sign * float(confidence(there).mean() - confidence(here).mean())
+            leads.append((by_labels, by_canaries, by_canaries + confident))
+        shown_leads = " | ".join(f"{100 * lead:+.1f}" for lead in np.mean(leads, 0))
+        print(f"| {name} | `{title}`{', labels in order' * bool(order)} | {shown_leads} |", flush=True)
 
 
 def print_alone() -> None:
@@ -351,8 +393,8 @@ def _adapter(method: str, policy: str | Guard, rate: float) -> tidefast.Adapter:
     return tidefast.adapt(NETWORK, method, reset=policy, source=source, optimizer=f"adam:lr={rate * 1e-3}")
 
 
-def _batches(level: str, seed: int, steps: int) -> list[Batch]:
-    stream = streams.make(f"ccc-mini:level={level}", part="stream", seed=seed, batch=16, steps=steps)
+def _batches(level: str, seed: int, steps: int, **order: object) -> list[Batch]:
+    stream = streams.make(f"ccc-mini:level={level}", part="stream", seed=seed, batch=16, steps=steps, **order)
     return [(batch.images, batch.labels) for batch in (stream[step] for step in range(steps))]
 
 
