@@ -225,6 +225,15 @@ def test_a_network_whose_images_cannot_be_told_apart_is_stepped_one_by_one(make,
     assert len([record for record in caplog.records if "one by one" in record.message]) == 1
 
 
+@pytest.mark.parametrize("first", [{"a": images(0, 4), "b": images(1, 1)}, {"a": images(0, 4), "b": images(0, 4)}])
+def test_a_pass_of_one_stream_or_of_equal_images_does_not_vouch_for_the_network(first: dict[str, torch.Tensor]):
+    model = network(Mixing)
+    fleet, adapter = tidefast.Fleet(model, "tent"), tidefast.adapt(model, "tent")
+    assert torch.allclose(fleet.adapt(first)["a"], adapter(first["a"]), rtol=1e-12, atol=1e-12)
+    answers = fleet.adapt({"a": images(2, 4), "b": images(3, 4)})
+    torch.testing.assert_close(answers["a"], adapter(images(2, 4)), rtol=1e-12, atol=1e-12)
+
+
 def test_unusable_images_of_one_stream_affect_no_other(joined):
     model = network(conv_net)
     fleet, adapter = tidefast.Fleet(model, "tent"), tidefast.adapt(model, "tent")
