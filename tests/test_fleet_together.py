@@ -344,15 +344,29 @@ def test_losses_that_ask_for_this_and_that_get_what_they_would_alone(passes):
             )
 
 
-def test_images_that_the_network_cannot_take_are_that_streams_error_alone():
+def test_images_that_the_network_cannot_take_are_that_streams_error_alone(joined):
     fleet = tidefast.Fleet(network(conv_net), "tent")
-    shown = {"text": torch.zeros(4, 3, 12, 12, dtype=torch.uint8), "flat": torch.rand(4, 7), "good": images(0, 4)}
+    shown = {
+        "text": torch.zeros(4, 3, 12, 12, dtype=torch.uint8),
+        "flat": torch.rand(4, 7),
+        "good": images(0, 4),
+        "also": images(1, 4),
+    }
     with pytest.raises(tidefast.errors.StreamsError) as caught:
         fleet.adapt(shown)
     assert set(caught.value.errors) == {"text", "flat"}
     assert isinstance(caught.value.errors["text"], TypeError)
     assert caught.value.answers["good"].shape == (4, 10)
-    assert list(fleet) == ["good"]
+    assert list(fleet) == ["also", "good"]
+    assert joined == [2]
+
+
+@pytest.mark.parametrize("rate", [1e-2, torch.tensor(1e-2)])
+def test_a_learning_rate_may_be_a_tensor(rate: float | torch.Tensor, joined):
+    model = network(conv_net)
+    given = {**options("tent", "asr", model), "optimizer": functools.partial(torch.optim.Adam, lr=rate)}
+    same_as_alone(model, given, 1e-12)
+    assert joined == [len(SIZES)] * STEPS
 
 
 def test_a_frozen_stream_only_predicts_and_the_callback_hears_of_the_others(tmp_path):
