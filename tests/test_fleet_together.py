@@ -225,6 +225,15 @@ def test_a_network_whose_images_cannot_be_told_apart_is_stepped_one_by_one(make,
     assert len([record for record in caplog.records if "one by one" in record.message]) == 1
 
 
+@pytest.mark.parametrize("first", [{"a": images(0, 4), "b": images(1, 1)}, {"a": images(0, 4), "b": images(0, 4)}])
+def test_a_pass_of_one_stream_or_of_equal_images_does_not_vouch_for_the_network(first: dict[str, torch.Tensor]):
+    model = network(Mixing)
+    fleet, adapter = tidefast.Fleet(model, "tent"), tidefast.adapt(model, "tent")
+    assert torch.allclose(fleet.adapt(first)["a"], adapter(first["a"]), rtol=1e-12, atol=1e-12)
+    answers = fleet.adapt({"a": images(2, 4), "b": images(3, 4)})
+    torch.testing.assert_close(answers["a"], adapter(images(2, 4)), rtol=1e-12, atol=1e-12)
+
+
 def test_unusable_images_of_one_stream_affect_no_other(joined):
     model = network(conv_net)
     fleet, adapter = tidefast.Fleet(model, "tent"), tidefast.adapt(model, "tent")
@@ -335,15 +344,29 @@ def test_losses_that_ask_for_this_and_that_get_what_they_would_alone(passes):
             )
 
 
-def test_images_that_the_network_cannot_take_are_that_streams_error_alone():
+def test_images_that_the_network_cannot_take_are_that_streams_error_alone(joined):
     fleet = tidefast.Fleet(network(conv_net), "tent")
-    shown = {"text": torch.zeros(4, 3, 12, 12, dtype=torch.uint8), "flat": torch.rand(4, 7), "good": images(0, 4)}
+    shown = {
+        "text": torch.zeros(4, 3, 12, 12, dtype=torch.uint8),
+        "flat": torch.rand(4, 7),
+        "good": images(0, 4),
+        "also": images(1, 4),
+    }
     with pytest.raises(tidefast.errors.StreamsError) as caught:
         fleet.adapt(shown)
     assert set(caught.value.errors) == {"text", "flat"}
     assert isinstance(caught.value.errors["text"], TypeError)
     assert caught.value.answers["good"].shape == (4, 10)
-    assert list(fleet) == ["good"]
+    assert list(fleet) == ["also", "good"]
+    assert joined == [2]
+
+
+@pytest.mark.parametrize("rate", [1e-2, torch.tensor(1e-2)])
+def test_a_learning_rate_may_be_a_tensor(rate: float | torch.Tensor, joined):
+    model = network(conv_net)
+    given = {**options("tent", "asr", model), "optimizer": functools.partial(torch.optim.Adam, lr=rate)}
+    same_as_alone(model, given, 1e-12)
+    assert joined == [len(SIZES)] * STEPS
 
 
 def test_a_frozen_stream_only_predicts_and_the_callback_hears_of_the_others(tmp_path):

@@ -11,6 +11,9 @@ import contextlib
 import json
 import os
 import signal
+import socket
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
@@ -32,6 +35,7 @@ from test_open_inference import ProtocolClient
 from tidefast import cli
 from tidefast.serve.cluster.joining import NODE
 from tidefast.serve.cluster.layout import partition_of
+from tidefast.serve.hold import FolderHold
 
 pytestmark = pytest.mark.slow
 
@@ -71,11 +75,11 @@ class Nodes:
     def add_node(self, number: int) -> None:
         self.nodes[number] = self.ray.add_node(num_cpus=1, node_ip_address=self.address(number))
 
-    def add_front(self, number: int) -> Running:
+    def add_front(self, number: int, *more: str) -> Running:
         own = self._ends[number] = contextlib.ExitStack()
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv(NODE, self.address(number))
-            service = serving.serving(self.state, "--cluster", self.ray.address, *OPTIONS)
+            service = serving.serving(self.state, "--cluster", self.ray.address, *OPTIONS, *more)
             self.fronts[number] = own.enter_context(service)
         return self.fronts[number]
 
@@ -405,6 +409,37 @@ def test_an_end_of_the_whole_cluster_keeps_everything(nodes, clients):
         one.check()
 
 
+def test_a_front_that_cannot_listen_leaves_no_partition_behind(nodes):
+    for number in sorted(nodes.fronts, reverse=True):
+        assert nodes.end_front(number) == 0
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(RuntimeError, match="cannot listen"):
+        nodes.add_front(0, "--port", str(taken.getsockname()[1]), "--keep", "7")
+    nodes.add_front(0)  # with other settings, which are refused as long as anything serves with those
+
+
+LEAVING = """
+import sys, time
+from pathlib import Path
+import ray
+from tidefast.serve.cluster.joining import _connected
+from tidefast.serve.cluster.steward import STEWARD
+with _connected(sys.argv[1], Path(sys.argv[2])):
+    while not ray.get(ray.get_actor(STEWARD).leave.remote("gone", "gone")).last:
+        time.sleep(1.0)
+"""
+"""What the last front does at its end, but for ending the steward."""
+
+
+def test_a_last_front_that_is_killed_while_it_leaves_does_not_close_the_cluster_for_ever(nodes, monkeypatch):
+    for number in sorted(nodes.fronts.keys() - {0}, reverse=True):
+        assert nodes.end_front(number) == 0
+    nodes.fronts.pop(0).process.kill()
+    monkeypatch.setenv(NODE, nodes.address(0))
+    command = [sys.executable, "-c", LEAVING, nodes.ray.address, str(nodes.state.resolve())]
+    subprocess.run(command, check=True, timeout=3 * MINUTE)
+    nodes.add_front(0, "--keep", "7")
+
+
 def after(clients: list[Client], hurt: set[int], front: bool = False) -> None:
     """What a fault may have cost: streams of the partitions that were hurt some steps, all others nothing.
 
@@ -422,6 +457,16 @@ def after(clients: list[Client], hurt: set[int], front: bool = False) -> None:
         one.refused.clear()
         one.lost = 0
     assert lost > 0, "no step was lost: the test has shown nothing"
+
+
+def test_a_cluster_of_one_machine_has_its_folder_for_itself(tmp_path):
+    state = tmp_path / "state"
+    with (
+        contextlib.closing(FolderHold(state)),
+        pytest.raises(RuntimeError, match="another process is running in"),
+        serving.serving(state, "--cluster", "--partitions", "1"),
+    ):
+        pass
 
 
 @pytest.mark.parametrize(

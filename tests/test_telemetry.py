@@ -22,6 +22,9 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tidefast import serve
+from tidefast.serve.telemetry import Telemetry
+
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
 
@@ -182,6 +185,14 @@ def test_a_receiver_that_is_away_harms_nobody(tmp_path, monkeypatch):
                 assert said["step"] == step
         running.process.send_signal(signal.SIGTERM)
         assert running.process.wait(60) == 0
+
+
+def test_an_interval_that_is_none_is_named_with_its_variable(tmp_path, monkeypatch):
+    service = serve.open_service(serve.Settings(state=tmp_path / "state"))
+    for given in ("soon", "0", "-5", "nan", "inf"):
+        monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", given)
+        with pytest.raises(ValueError, match=rf"OTEL_METRIC_EXPORT_INTERVAL must be .+, got '{given}'"):
+            Telemetry(service)
 
 
 WITHOUT = """

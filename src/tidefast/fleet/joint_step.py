@@ -128,8 +128,8 @@ class JointStepper:
         except InseparableError as reason:
             self.inseparable = str(reason)
             answers = {}
-        except Exception as error:  # something that is wrong with one of them, and shows when each is alone
-            _log.debug("streams are stepped one by one, this time: %s", error)
+        except Exception as error:  # as when there is no memory for a copy of them
+            _tell(error)
             answers = {}
         return [answers.get(number) or self._alone(call) for number, call in enumerate(calls)]
 
@@ -147,18 +147,19 @@ class JointStepper:
 
     def _together(self, calls: Sequence[JointCall]) -> dict[int, JointAnswer]:
         """What came of the calls, by number, that took their course with all others."""
-        self._joint.rest()
         results: dict[int, JointAnswer] = {}
         with torch.inference_mode(False), torch.enable_grad():
             turns = self._turns(calls)
             for chosen in _portions(turns, self.adapter.network.device):
                 started = time.perf_counter()
+                self._joint.rest()
                 streams = [self._begun(row, number, turns[number], calls[number]) for row, number in enumerate(chosen)]
-                with torch.no_grad():
-                    torch.stack([stream.draft.values for stream in streams], out=self._values[: len(streams)])
-                answers = self._stepped(streams) if streams[0].turn.adapts else self._answered(streams)
-                share = (time.perf_counter() - started) / len(streams)
-                results |= {number: _timed(answer, share) for number, answer in answers.items()}
+                with _setting_aside(*streams):
+                    with torch.no_grad():
+                        torch.stack([stream.draft.values for stream in streams], out=self._values[: len(streams)])
+                    answers = self._stepped(streams) if streams[0].turn.adapts else self._answered(streams)
+                    share = (time.perf_counter() - started) / len(streams)
+                    results |= {number: _timed(answer, share) for number, answer in answers.items()}
         return results
 
     @property
@@ -226,7 +227,7 @@ class JointStepper:
         lone = [needs_batch and len(part) == 1 for part in images]
         sliding = self._sliding_pass(streams)
         parts = self._run(images, self._joint.parameter[: len(streams)], lone, sliding)
-        if not self._verified:
+        if not self._verified and any(not torch.equal(part, images[0]) for part in images[1:]):
             self._verify(streams, parts)
         finite = all_finite(torch.cat(parts))
         for stream, part in zip(streams, parts, strict=True):
@@ -262,7 +263,10 @@ class JointStepper:
 
     @torch.no_grad()
     def _verify(self, streams: Sequence[_StreamInStep], parts: Sequence[Tensor]) -> None:
-        """Once, whether the network says the same when one stream asks alone: nobody knows what a forward does."""
+        """Once, whether the network says the same when one stream asks alone: nobody knows what a forward does.
+
+        A pass of one stream, or of streams that show the same, would say nothing.
+        """
         adapter = self.adapter
         for stream, part in list(zip(streams, parts, strict=True))[-2:]:
             adapter.enter(stream.draft)
@@ -388,7 +392,8 @@ class JointStepper:
 
 def step_all(optimizers: Sequence[torch.optim.Optimizer], whole: torch.optim.Optimizer) -> None:
     """A step of each of some optimisers over one parameter, in one call where torch can; `whole` is another of them."""
-    if not type(whole).__module__.startswith("torch.optim.") or "foreach" not in whole.defaults:
+    known = type(whole).__module__.startswith("torch.optim.") and "foreach" in whole.defaults
+    if not known or isinstance(whole.defaults.get("lr"), Tensor):  # on a processor there is no call for such a rate
         for optimizer in optimizers:
             optimizer.step()
         return
@@ -408,19 +413,25 @@ def step_all(optimizers: Sequence[torch.optim.Optimizer], whole: torch.optim.Opt
 
 
 class _setting_aside:  # noqa: N801 (a context manager reads like a function)
-    """What goes wrong inside is that one stream's affair, which is then stepped alone."""
+    """What goes wrong inside is the affair of these streams, which are then stepped alone."""
 
-    def __init__(self, stream: _StreamInStep) -> None:
-        self._stream = stream
+    def __init__(self, *streams: _StreamInStep) -> None:
+        self._streams = streams
 
     def __enter__(self) -> None:
         pass
 
-    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> bool:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *rest: object) -> bool:
         if kind is None or not issubclass(kind, Exception) or issubclass(kind, InseparableError):
             return False
-        self._stream.sound = False
+        _tell(error)
+        for stream in self._streams:
+            stream.sound = False
         return True
+
+
+def _tell(error: BaseException | None) -> None:
+    _log.debug("streams are stepped one by one, this time: %s", error)
 
 
 def _sound(streams: Sequence[_StreamInStep], parts: Sequence[Tensor]) -> Iterator[tuple[_StreamInStep, Tensor]]:

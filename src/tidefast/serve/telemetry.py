@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -44,11 +45,20 @@ def _wanted(signal: str) -> bool:
     return not off and os.environ.get(f"OTEL_{signal}_EXPORTER", "").strip().lower() != "none"
 
 
+def _interval() -> float:
+    """Seconds between two times of sending the metrics."""
+    given = os.environ.get("OTEL_METRIC_EXPORT_INTERVAL") or "60000"
+    with contextlib.suppress(ValueError):
+        if 1.0 <= float(given) < math.inf:
+            return float(given) / 1000
+    raise ValueError(f"OTEL_METRIC_EXPORT_INTERVAL must be a number of milliseconds, 1 or more, got {given!r}")
+
+
 class Telemetry:
     """Spans of requests and of the steps that answer them, and the metrics of `/metrics` every now and then."""
 
     def __init__(self, service: StreamService) -> None:
-        self._service = service
+        self._service, self._every = service, _interval()
         if isinstance(service, Service):  # the steps of a cluster are made elsewhere
             service.around_steps, service.around_joint_steps = self.around_steps, self.around_joint_steps
         self._resource = _resource()
@@ -57,7 +67,6 @@ class Telemetry:
             self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
         self._tracer = self._provider.get_tracer(_SCOPE.name, _SCOPE.version)
         self._metrics = OTLPMetricExporter() if _wanted("METRICS") else None
-        self._every = float(os.environ.get("OTEL_METRIC_EXPORT_INTERVAL", "60000")) / 1000
         self._since = time.time_ns()
 
     # -- spans ------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from typing import Any
 from tidefast.errors import how_to_install
 from tidefast.serve.cluster.layout import ClusterLayout, made_layout
 from tidefast.serve.cluster.logs import carried_lines
+from tidefast.serve.hold import FolderHold
 from tidefast.serve.settings import Settings
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -55,9 +56,9 @@ _log = logging.getLogger("tidefast.serve")
 @contextlib.contextmanager
 def joined(settings: Settings) -> Iterator[Front]:
     """A front of the cluster that settings describe; what prevents it is a ValueError or an OSError."""
-    common = settings.of_the_cluster()
+    common, address = settings.of_the_cluster(), settings.cluster or LOCAL
     state = Path(common.state)
-    with carried_lines(settings), _connected(settings.cluster or LOCAL, state), _interruptible():
+    with carried_lines(settings), _held(address, state), _connected(address, state), _interruptible():
         layout = made_layout(state, settings.partitions, otherwise=max(1, int(sum(cores_of_nodes().values()))))
         name, node = secrets.token_hex(8), ray.get_runtime_context().get_node_id()
         steward = functools.partial(_steward, common, layout)
@@ -65,10 +66,19 @@ def joined(settings: Settings) -> Iterator[Front]:
             about = _first_answer(lambda: _said_by(steward, name, node, common))
             if about["size"] is None:
                 raise ValueError(f"--cluster needs to know the size of images of {settings.model}: give --side")
-        except BaseException:
+            yield Front(settings, layout, name, node, steward, about)
+        except BaseException:  # also of the front, as when its port is taken: partitions without one serve nobody
             _leave(steward, name, node)
             raise
-        yield Front(settings, layout, name, node, steward, about)
+
+
+@contextlib.contextmanager
+def _held(address: str, state: Path) -> Iterator[None]:
+    """The folder of a cluster of one machine, for one process alone: two would take its partitions from each other."""
+    with contextlib.ExitStack() as stack:
+        if address == LOCAL:
+            stack.callback(FolderHold(state, patience=2.0).close)  # a killed predecessor may still be ending
+        yield
 
 
 @contextlib.contextmanager

@@ -117,7 +117,13 @@ class Steward:
                 return Left(all(kept), False)
             self._closing = True
             kept = await asyncio.gather(*map(self._end, range(self._layout.partitions)))
+            self._vanishing = asyncio.create_task(self._vanish())
             return Left(all(kept), True)
+
+    async def _vanish(self) -> None:
+        """End this actor, where the last front was killed before it could: no other may join one that is closing."""
+        await asyncio.sleep(_ABSENT)
+        await asyncio.to_thread(ray.kill, ray.get_runtime_context().current_actor, no_restart=True)
 
     # -- rounds -----------------------------------------------------------------------------------------------
 
