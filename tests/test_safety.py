@@ -111,6 +111,26 @@ def test_non_finite_logits_and_gradients_change_nothing(method, part, reason):
     assert not adapter.network.arena.gradients.any()
 
 
+class Steep(methods.Tent):
+    """A method whose gradient is finite in the second step, and its square is not."""
+
+    def loss(self, step, state):
+        objective = super().loss(step, state)
+        return dataclasses.replace(objective, loss=objective.loss * (1e30 if step.number == 2 else 1.0))
+
+
+def test_a_gradient_whose_square_overflows_changes_nothing():
+    adapter = tidefast.adapt(small_network(), Steep(), reset="asr")
+    fleet = tidefast.Fleet(small_network(), Steep(), reset="asr")
+    for seed in range(2):
+        before = adapter.network.arena.values.clone()
+        adapter(images(seed=seed))
+        fleet.adapt({name: images(seed=seed) for name in "ab"})
+    assert torch.equal(adapter.network.arena.values, before)
+    for stream in (adapter, fleet["a"], fleet["b"]):
+        assert stream.last.skipped == "non-finite loss or gradient"
+
+
 class Overflowing(torch.optim.SGD):
     def __init__(self, parameters):
         super().__init__(parameters, lr=1.0, momentum=0.9)

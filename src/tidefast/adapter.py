@@ -393,7 +393,8 @@ class Adapter(Holder):
         step = self.begun(self.network, self.optimizer, turn.images, forward, draft, watched)
         arena.zero_gradients()
         objective = step.objective = method.gradient(step, draft.states["method"])
-        for values in (arena.gradients, objective.loss):
+        # Squares, for they are what optimisers and policies add up, and they overflow first.
+        for values in (arena.gradients.square(), objective.loss):
             if values is not None:
                 step.checks.add("non-finite loss or gradient", values)
         if objective.answer is not None:

@@ -352,9 +352,9 @@ class JointStepper:
             if stream.sound:
                 with _setting_aside(stream):
                     method.regularize(stream.step, stream.draft.states["method"])
-        if not all_finite(self._joint.gradients[: len(streams)]):
+        if not all_finite(self._joint.gradients[: len(streams)].square()):
             for stream in _sound_alone(streams):
-                stream.sound = all_finite(stream.network.arena.gradients)
+                stream.sound = all_finite(stream.network.arena.gradients.square())
 
     def _update(self, streams: Sequence[_StreamInStep]) -> None:
         """One step of the optimisers of all streams that take one."""
