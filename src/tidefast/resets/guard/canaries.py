@@ -92,8 +92,8 @@ def lead_on_stream(own: Tensor, other: Tensor, ahead: Tensor) -> tuple[Tensor, T
     difference = own - other
     variance = (1.0 + difference.square().sum()) / len(difference) ** 2
     variance = variance + (ahead - ahead.mean()).square().sum() / len(ahead) ** 2
-    lead = difference.mean() + ahead.mean()
-    return lead, lead / variance.sqrt()
+    share = difference.mean() + ahead.mean()
+    return share, share / variance.sqrt()
 
 
 def confidence(logits: Tensor) -> Tensor:

@@ -254,9 +254,9 @@ class Guard(Promises):
         against = max(0.0, state.number("against") + (-errors if answers else errors) - self.allowance)
         changes = against > self.limit
         # Its lead grows over many looks, and is forgotten at once where one says that it is behind.
-        lead = _MEMORY * state.number("trained_lead") + (1.0 - _MEMORY) * share if errors >= -self.confirmed else 0.0
+        known = _MEMORY * state.number("trained_lead") + (1.0 - _MEMORY) * share if errors >= -self.confirmed else 0.0
         state.update(
-            {"against": 0.0 if changes else against, "trained_answers": answers ^ changes, "trained_lead": lead}
+            {"against": 0.0 if changes else against, "trained_answers": answers ^ changes, "trained_lead": known}
         )
 
     def _share_of_trained(self, state: State) -> float:
